@@ -1,0 +1,118 @@
+"""Everything that decides how an engine is started, in one frozen object."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daft_vllm.errors import MissingPackageError, OptionError, suggest
+
+INSTALL_HINT = (
+    "vLLM is not installed here. On a machine with a GPU: pip install 'daft-vllm[gpu]'. "
+    "On one without: pip install --no-deps -r requirements-cpu.txt, from the daft-vllm repository."
+)
+
+# Arguments of vLLM's engine that are set by daft-vllm itself, and what to use instead.
+OWNED_ARGS = {
+    "model": "it is the model= argument of prompt()",
+    "disable_log_stats": "step statistics drive the watch on the engine's progress",
+    "distributed_executor_backend": "it follows from the tensor parallel size",
+}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How to start one engine. Picklable.
+
+    Args:
+        model: folder of a model, or its name on the Hugging Face hub.
+        engine_args: arguments of vLLM's ``AsyncEngineArgs`` by vLLM's names. Checked by ``check_engine_args``.
+        chat_template: Jinja text that replaces the model's own chat template. None: the model's.
+        truncate_prompt_tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context
+            allows with one token left for the answer. None: never cut, an over-long prompt is an error value.
+        truncation_side: the side that is cut, ``"right"`` (the end) or ``"left"``.
+        gpus: GPUs this engine runs on. 0: it runs on the CPU.
+        stall_timeout: seconds without a step of vLLM's scheduler, with rows in flight, after which the engine is
+            taken for dead. The first steps on a GPU may compile kernels, hence the generous default.
+        queue_factor: rows inside vLLM at once, as a multiple of its ``max_num_seqs``. Above 1 there is always a row
+            ready when a sequence finishes.
+    """
+
+    model: str
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "right"
+    gpus: float = 0
+    stall_timeout: float = 300.0
+    queue_factor: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.truncation_side not in ("left", "right"):
+            raise OptionError(f"truncation_side is 'left' or 'right', got {self.truncation_side!r}.")
+        limit = self.truncate_prompt_tokens
+        if limit is not None and limit != -1 and limit < 1:
+            raise OptionError(f"truncate_prompt_tokens is -1 (as the context allows) or at least 1, got {limit}.")
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise OptionError(f"gpus is 0, a share of one GPU such as 0.5, or a whole number, got {self.gpus}.")
+        if self.stall_timeout <= 0:
+            raise OptionError(f"stall_timeout is a positive number of seconds, got {self.stall_timeout}.")
+        if self.queue_factor < 1:
+            raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
+        check_engine_args(self.engine_args)
+        parallel = int(self.engine_args.get("tensor_parallel_size", 1)) * int(
+            self.engine_args.get("pipeline_parallel_size", 1)
+        )
+        if self.gpus > 0 and "tensor_parallel_size" in self.engine_args and parallel != max(1, int(self.gpus)):
+            raise OptionError(
+                f"tensor_parallel_size x pipeline_parallel_size is {parallel}, but each engine gets gpus={self.gpus}. "
+                f"Write gpus={parallel}, or leave tensor_parallel_size out: it follows gpus."
+            )
+
+
+def check_engine_args(engine_args: Mapping[str, Any]) -> None:
+    """Raise ``OptionError`` for a name that vLLM's engine does not know or that daft-vllm sets itself.
+
+    Where vLLM isn't installed (a driver without a GPU, say) the names are checked later, in the worker.
+    """
+    known = vllm_engine_arg_names()
+    for name in engine_args:
+        if name in OWNED_ARGS:
+            raise OptionError(f"engine_args may not hold {name!r}: {OWNED_ARGS[name]}.")
+        if known is not None and name not in known:
+            raise OptionError(f"vLLM has no engine argument {name!r}.{suggest(name, known)}")
+
+
+@functools.cache
+def vllm_engine_arg_names() -> frozenset[str] | None:
+    """Return the names of the installed vLLM's engine arguments, or None where vLLM isn't installed.
+
+    They are read from vLLM's source text: importing vLLM takes seconds and much memory, too much for a driver.
+    """
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    source = Path(spec.submodule_search_locations[0]) / "engine" / "arg_utils.py"
+    names: set[str] = set()
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name in (
+            "EngineArgs",
+            "AsyncEngineArgs",
+        ):
+            names |= {
+                item.target.id
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            }
+    return frozenset(names) or None
+
+
+def require_vllm() -> None:
+    """Raise ``MissingPackageError``, naming the extra to install, where vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        raise MissingPackageError(INSTALL_HINT)

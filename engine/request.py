@@ -1,0 +1,117 @@
+"""What goes into the engine and what comes out of it, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from daft_vllm.engine.sampling import SamplingOptions
+
+Role = Literal["system", "user", "assistant"]
+"""The chat roles that a text prompt is made of."""
+
+ErrorCode = Literal[
+    "null_prompt",
+    "empty_prompt",
+    "prompt_too_long",
+    "invalid_prompt",
+    "invalid_request",
+    "truncated",
+    "invalid_output",
+    "engine_error",
+]
+"""Why a row has no value.
+
+``null_prompt``: the prompt was null. ``empty_prompt``: it held no text. ``prompt_too_long``: it leaves no room for an
+answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it. ``invalid_request``:
+vLLM refused its options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
+guided answer does not satisfy its format. ``engine_error``: vLLM failed on this row and went on.
+"""
+
+
+class ErrorValue(NamedTuple):
+    """A row's failure as a value: a code to group by and a message that says what to do."""
+
+    code: ErrorCode
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the output is held to: a JSON schema or a list of choices, never both.
+
+    Args:
+        json_schema: JSON Schema (draft 2020-12) as text. None: no schema.
+        choices: the only answers allowed. None: no list.
+    """
+
+    json_schema: str | None = None
+    choices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One row for the engine.
+
+    Args:
+        prompt: the user's text. None and the empty string are answered with an error value.
+        system_message: put before the prompt by the chat template. None: the template's own default, if it has one.
+        sampling: sampling options.
+        constraint: what the output is held to. None: free text.
+        apply_chat_template: False sends ``prompt`` to the model as it is.
+        chat_template_kwargs: handed to the chat template (``enable_thinking``, for example).
+    """
+
+    prompt: str | None
+    system_message: str | None = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    constraint: Constraint | None = None
+    apply_chat_template: bool = True
+    chat_template_kwargs: Mapping[str, Any] | None = None
+
+    def messages(self) -> list[dict[str, str]]:
+        """Return the chat messages of this request, in order."""
+        messages: list[dict[str, str]] = []
+        if self.system_message is not None:
+            messages.append({"role": "system", "content": self.system_message})
+        messages.append({"role": "user", "content": self.prompt or ""})
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one row: a text, or an error, never neither.
+
+    Attributes:
+        text: what the model wrote, also kept when ``error`` says that it can't be used. None if nothing was generated.
+        finish_reason: vLLM's: ``stop`` or ``length``; None if nothing was generated.
+        prompt_tokens: tokens of the rendered prompt. 0 if it was never tokenized.
+        cached_tokens: those of them that came from the prefix cache.
+        completion_tokens: tokens generated.
+        error: why there is no usable answer, or None.
+    """
+
+    text: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    error: ErrorValue | None = None
+
+    @classmethod
+    def failed(cls, code: ErrorCode, message: str, *, prompt_tokens: int = 0) -> Outcome:
+        """Return the outcome of a row for which nothing was generated."""
+        return cls(error=ErrorValue(code, message), prompt_tokens=prompt_tokens)
+
+
+def count_by_code(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Count the failed rows of ``outcomes`` by error code, most frequent first."""
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            counts[outcome.error.code] = counts.get(outcome.error.code, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))

@@ -1,0 +1,107 @@
+"""Sampling options by vLLM's names, checked without importing vLLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from daft_vllm.errors import OptionError, suggest
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+    from daft_vllm.engine.request import Constraint
+
+# Options of vLLM's SamplingParams that a column function cannot offer, with the reason.
+REFUSED = {
+    "n": "a row has one answer: repeat the rows instead",
+    "logprobs": "the result column has no place for log-probabilities yet",
+    "prompt_logprobs": "the result column has no place for log-probabilities yet",
+    "structured_outputs": "use return_format",
+    "guided_json": "use return_format",
+    "guided_choice": "use return_format",
+    "guided_regex": "use return_format",
+    "guided_grammar": "use return_format",
+}
+
+
+class SamplingOptions(BaseModel):
+    """How tokens are chosen and when generation stops.
+
+    Names, meanings and ranges are those of vLLM 0.32's ``SamplingParams``, and so are the defaults except two:
+    ``temperature`` is 0 (vLLM: 1), so that a job gives the same answers when it is run again, and ``max_tokens`` is
+    1024 (vLLM: 16), so that answers are not cut off after a line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    seed: int | None = None
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    bad_words: list[str] | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+
+    @model_validator(mode="after")
+    def _tokens_in_order(self) -> SamplingOptions:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens={self.min_tokens} is greater than max_tokens={self.max_tokens}")
+        return self
+
+    @classmethod
+    def of(cls, options: dict[str, Any], *, also_known: tuple[str, ...] = ()) -> SamplingOptions:
+        """Check ``options`` and return them.
+
+        Args:
+            options: sampling options by name.
+            also_known: further names of the caller's that a misspelt option may have meant.
+
+        Raises:
+            OptionError: an option is unknown, of the wrong type or out of range.
+        """
+        for name in options:
+            if name in REFUSED:
+                raise OptionError(f"option {name!r} is not available here: {REFUSED[name]}.")
+            if name not in cls.model_fields:
+                raise OptionError(
+                    f"unknown option {name!r}.{suggest(name, [*cls.model_fields, *also_known])} "
+                    f"Sampling options: {', '.join(cls.model_fields)}. "
+                    "Options of the engine (max_model_len, dtype, ...) go into engine_args={...}."
+                )
+        try:
+            return cls(**options)
+        except ValidationError as e:
+            raise OptionError(
+                "; ".join(f"option {'.'.join(map(str, x['loc'])) or 'values'}: {x['msg']}" for x in e.errors())
+            ) from None
+
+    def to_vllm(self, constraint: Constraint | None) -> SamplingParams:
+        """Return vLLM's own object, asking for the final output only. Imports vLLM."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        structured = None
+        if constraint is not None:
+            structured = StructuredOutputsParams(
+                json=constraint.json_schema,
+                choice=list(constraint.choices) if constraint.choices is not None else None,
+            )
+        return SamplingParams(
+            **self.model_dump(),
+            structured_outputs=structured,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )

@@ -1,0 +1,72 @@
+"""The known models and how a name is resolved."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daft_vllm.errors import OptionError, suggest
+from daft_vllm.model_configs.packaged import Package, converted_folder
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One model as its TOML file describes it.
+
+    Args:
+        name: the short name that ``prompt(model=...)`` takes.
+        hub_name: the model's name on the Hugging Face hub.
+        licence: SPDX identifier of the weights' licence.
+        parameters: number of weights, tied ones counted once.
+        max_model_len: longest context that the model was trained for, in tokens.
+        package: the Python package that carries the weights. None: they come from the hub.
+    """
+
+    name: str
+    hub_name: str
+    licence: str
+    parameters: int
+    max_model_len: int
+    package: Package | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> ModelConfig:
+        """Read a TOML file; an unknown or missing key is a ``TypeError``."""
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        package = data.pop("package", None)
+        return cls(**data, package=Package(**package) if package else None)
+
+
+@functools.cache
+def known_models() -> dict[str, ModelConfig]:
+    """Return the known models by short name."""
+    configs = [ModelConfig.load(path) for path in sorted(Path(__file__).parent.glob("*.toml"))]
+    return {config.name: config for config in configs}
+
+
+def check_known_model(model: str) -> None:
+    """Raise ``OptionError`` for a name that is nearly, but not quite, that of a known model."""
+    if not isinstance(model, str) or not model.strip():
+        raise OptionError(f"model is a folder, a name on the hub or a short name, got {model!r}.")
+    if "/" in model or model in known_models() or Path(model).exists():
+        return
+    hint = suggest(model, known_models())
+    if hint:
+        raise OptionError(f"there is no model {model!r}.{hint} Names on the hub look like 'owner/name'.")
+
+
+def resolve_model(model: str) -> str:
+    """Return what vLLM should load for ``model``: a folder for a packaged model (converted on first use), else itself.
+
+    Raises:
+        MissingPackageError: the package that carries the model is not installed.
+    """
+    config = known_models().get(model)
+    if config is None:
+        return str(Path(model).expanduser()) if model.startswith("~") else model
+    if config.package is None:
+        return config.hub_name
+    return str(converted_folder(config.name, config.package))

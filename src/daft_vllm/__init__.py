@@ -1,0 +1,45 @@
+"""daft-vllm: self-hosted, offline vLLM inference as a Daft column function.
+
+Importing this package is quick: Daft, vLLM and torch are imported when they are first needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
+    from daft_vllm.errors import DaftVLLMError
+    from daft_vllm.udf import prompt
+
+_HOMES = {
+    "Constraint": "daft_vllm.engine",
+    "DaftVLLMError": "daft_vllm.errors",
+    "EngineConfig": "daft_vllm.engine",
+    "EngineStats": "daft_vllm.engine",
+    "OfflineEngine": "daft_vllm.engine",
+    "Outcome": "daft_vllm.engine",
+    "Request": "daft_vllm.engine",
+    "SamplingOptions": "daft_vllm.engine",
+    "prompt": "daft_vllm.udf",
+}
+
+__all__ = [
+    "Constraint",
+    "DaftVLLMError",
+    "EngineConfig",
+    "EngineStats",
+    "OfflineEngine",
+    "Outcome",
+    "Request",
+    "SamplingOptions",
+    "prompt",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,173 @@
+"""``prompt``: a language model as a column function."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import daft
+
+from daft_vllm.engine import EngineConfig, SamplingOptions
+from daft_vllm.engine.devices import visible_gpus
+from daft_vllm.engine.preflight import check_model_folder
+from daft_vllm.errors import OptionError
+from daft_vllm.model_configs import check_known_model
+from daft_vllm.udf.actor import PromptSpec, actor_expression
+from daft_vllm.udf.return_format import ReturnFormat
+
+logger = logging.getLogger("daft_vllm")
+
+DEFAULT_MODEL = "smollm2-135m"
+"""The model of the ``demo`` extra: SmolLM2-135M-Instruct, carried by a Python package."""
+
+BATCH_SIZE = 2048
+"""Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them: the
+larger the batch, the smaller that share. A batch is also what a table is cut into to keep several engines busy."""
+
+_OWN_OPTIONS = (
+    "engine_args",
+    "apply_chat_template",
+    "chat_template",
+    "chat_template_kwargs",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "gpus",
+    "use_process",
+    "max_concurrency",
+    "batch_size",
+    "on_error",
+    "details",
+    "stall_timeout",
+)
+_said: set[str] = set()
+
+
+def prompt(
+    messages: daft.Expression,
+    return_format: Any = None,
+    *,
+    system_message: str | None = None,
+    model: str = DEFAULT_MODEL,
+    engine_args: Mapping[str, Any] | None = None,
+    apply_chat_template: bool = True,
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    truncate_prompt_tokens: int | None = None,
+    truncation_side: Literal["left", "right"] = "right",
+    gpus: float | None = None,
+    use_process: bool = True,
+    max_concurrency: int = 1,
+    batch_size: int = BATCH_SIZE,
+    on_error: Literal["null", "raise"] = "null",
+    details: bool = False,
+    stall_timeout: float = 300.0,
+    progress_folder: str | None = None,
+    **options: Any,
+) -> daft.Expression:
+    """Answer every prompt of a string column with a model that vLLM runs inside this query.
+
+    Rows in equal rows out, in their order. A row that cannot be answered is null, with its reason in ``details`` and
+    in the log; a null prompt gives a null. Options are checked here, before any model is loaded.
+
+    Args:
+        messages: a string column; each string is one user message.
+        return_format: what each answer has to be; enforced while it is generated and validated after. None: text. A
+            Pydantic model or a JSON Schema (dict): a struct column. ``Literal["a", "b"]``, an ``Enum`` with string
+            values or a list of strings: one of them, in a string column.
+        system_message: instructions put before every prompt.
+        model: a folder with a model in Hugging Face format, a name on the hub, or ``"smollm2-135m"`` (the default),
+            which the ``demo`` extra carries and which is converted once into the cache folder.
+        engine_args: arguments of vLLM's engine by vLLM's names, ``{"max_model_len": 4096}`` for example. Defaults are
+            vLLM's, except on a CPU (see ``daft_vllm.engine.environment.default_engine_args``).
+        apply_chat_template: False sends each string to the model as it is.
+        chat_template: Jinja text in place of the model's own chat template.
+        chat_template_kwargs: handed to the chat template, ``{"enable_thinking": False}`` for example.
+        truncate_prompt_tokens: cut the user's text so that the prompt has at most this many tokens; -1: so that it
+            fits the context. None (default): an over-long prompt is an error value.
+        truncation_side: the side of the text that is cut, ``"right"`` (default: the end) or ``"left"``.
+        gpus: GPUs of each engine: 0 for the CPU, a share such as 0.5, or a whole number, which is then the tensor
+            parallel size. None (default): 1 where a GPU is visible, else 0.
+        use_process: run each engine in a process of its own (default). False: in the driver, where the model stays
+            loaded for the next query.
+        max_concurrency: engines in all. Default 1.
+        batch_size: rows handed to an engine at once. Default 2048.
+        on_error: ``"null"`` (default): a failed row is null. ``"raise"``: the query fails with ``RowError`` after the
+            batch in which a row failed.
+        details: True gives a struct: ``value``, ``text`` (what the model wrote), ``finish_reason``, ``prompt_tokens``,
+            ``cached_tokens``, ``completion_tokens``, ``error`` (code and reason, or null).
+        stall_timeout: seconds without a step of vLLM's scheduler after which the engine is taken for dead.
+        progress_folder: a folder in which each engine keeps its counters up to date, one JSON file each.
+        **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
+            ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+            repetition_penalty, seed, max_tokens, min_tokens, stop, stop_token_ids, include_stop_str_in_output,
+            ignore_eos, bad_words, logit_bias, allowed_token_ids, skip_special_tokens, spaces_between_special_tokens.
+
+    Returns:
+        An expression of the type that ``return_format`` and ``details`` say.
+
+    Raises:
+        OptionError: an option is unknown, out of range, or contradicts another.
+        SchemaError: ``return_format`` cannot be used.
+        ModelError: ``model`` is a folder that isn't there, or isn't a model's.
+
+    Errors that only a worker can find (a model the hub doesn't have, too little memory) end the query when it runs.
+    """
+    if not isinstance(messages, daft.Expression):
+        raise OptionError(f"messages is a column, such as col('question'), got {type(messages).__name__}.")
+    if on_error not in ("null", "raise"):
+        raise OptionError(f"on_error is 'null' or 'raise', got {on_error!r}.")
+    for name, value in (("max_concurrency", max_concurrency), ("batch_size", batch_size)):
+        if not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name} is a whole number of at least 1, got {value!r}.")
+    if system_message is not None and not apply_chat_template:
+        raise OptionError("system_message needs the chat template: write it into the prompts, or drop it.")
+    check_known_model(model)
+    check_model_folder(model)
+    if gpus is None:
+        gpus = _default_gpus()
+    spec = PromptSpec(
+        engine=EngineConfig(
+            model=model,
+            engine_args=dict(engine_args or {}),
+            chat_template=chat_template,
+            truncate_prompt_tokens=truncate_prompt_tokens,
+            truncation_side=truncation_side,
+            gpus=gpus,
+            stall_timeout=stall_timeout,
+        ),
+        sampling=SamplingOptions.of(options, also_known=_OWN_OPTIONS),
+        format=ReturnFormat.of(return_format),
+        system_message=system_message,
+        apply_chat_template=apply_chat_template,
+        chat_template_kwargs=dict(chat_template_kwargs) if chat_template_kwargs else None,
+        on_error=on_error,
+        details=details,
+        claim_gpus=use_process,
+        progress_folder=progress_folder,
+    )
+    return actor_expression(
+        spec,
+        messages.cast(daft.DataType.string()),
+        use_process=use_process,
+        max_concurrency=max_concurrency,
+        batch_size=batch_size,
+    )
+
+
+def _default_gpus() -> float:
+    """Return 1 where a GPU can be had, else 0, and say the latter once."""
+    if daft.get_or_infer_runner_type() == "ray":
+        import ray
+
+        if ray.is_initialized():
+            found = ray.cluster_resources().get("GPU", 0) >= 1
+            return _say_cpu("no node of the Ray cluster has a GPU") if not found else 1
+    return 1 if visible_gpus() else _say_cpu("no GPU is visible")
+
+
+def _say_cpu(why: str) -> float:
+    if why not in _said:
+        _said.add(why)
+        logger.warning("%s: the model runs on the CPU (gpus=0). Pass gpus= to choose yourself.", why)
+    return 0
