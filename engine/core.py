@@ -17,8 +17,10 @@ from daft_vllm.errors import EngineStartError, OptionError
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
-SHUTDOWN_SECONDS = 1.0
-"""How long vLLM's processes may take to end before they are killed. Daft gives a UDF process 5 seconds in all."""
+GRACE_SECONDS = 10.0
+"""How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
+KILL_SECONDS = 2.0
+"""How long to wait for killed processes to be gone."""
 
 
 class Prepared(NamedTuple):
@@ -159,13 +161,19 @@ class Core:
         """Whether vLLM has noticed that its core is gone."""
         return self.llm is None or bool(self.llm.errored)
 
-    def shutdown(self) -> None:
-        """Stop vLLM and leave no process behind. Safe to call twice."""
-        llm, self.llm = self.llm, None  # dropped here: its __del__ fails when the interpreter is half gone
+    def shutdown(self, grace: float = GRACE_SECONDS) -> None:
+        """Stop vLLM and leave no process behind. Safe to call twice.
+
+        Args:
+            grace: seconds that vLLM's processes get to end by themselves before they are killed.
+        """
+        llm, self.llm = self.llm, None
+        if grace <= 0:
+            self.kill()
         if llm is not None:
             with contextlib.suppress(Exception):
-                llm.shutdown(timeout=SHUTDOWN_SECONDS)
-        del llm
+                llm.shutdown(timeout=grace)
+            llm.shutdown = lambda *_: None  # its __del__ would call it again in a half-gone interpreter, and fail
         self.kill()
 
     def kill(self) -> None:
@@ -192,7 +200,7 @@ def kill_processes(processes: Sequence[psutil.Process]) -> None:
     for process in doomed:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(doomed, timeout=SHUTDOWN_SECONDS)
+    psutil.wait_procs(doomed, timeout=KILL_SECONDS)
 
 
 def _outcome(output: RequestOutput, row: Prepared) -> Outcome:

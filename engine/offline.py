@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from daft_vllm.engine.config import EngineConfig
-from daft_vllm.engine.core import Core, Prepared, StepWatch
+from daft_vllm.engine.core import GRACE_SECONDS, Core, Prepared, StepWatch
 from daft_vllm.engine.render import RequestRenderer
 from daft_vllm.engine.request import Outcome, Request
 from daft_vllm.engine.stats import EngineStats
@@ -73,11 +73,16 @@ class OfflineEngine:
     def __init__(self, config: EngineConfig, *, check_chat_template: bool = True) -> None:
         self.config = config
         self._state = _EngineThread(config)
-        # Interpreter exit and garbage collection both end the engine; close() does it at a known moment.
-        self._finalizer = weakref.finalize(self, _EngineThread.stop, self._state)
-        atexit.register(self._finalizer)
+        # Garbage collection ends the engine, and so does the interpreter's exit: weakref.finalize would come after
+        # multiprocessing's own exit function, which joins vLLM's core and so waits for ever.
+        # Neither leaves vLLM time to end by itself: Daft waits 5 seconds for a UDF process, vLLM may take longer.
+        self._finalizer = weakref.finalize(self, _EngineThread.stop, self._state, grace=0.0)
+        self._finalizer.atexit = False
         try:
             self._state.start()
+            atexit.register(
+                self._finalizer
+            )  # after vLLM imported multiprocessing: exit functions run last in, first out
             core = self._state.core
             self._renderer = RequestRenderer(config, core.llm.renderer, core.max_model_len)
             if check_chat_template:
@@ -137,7 +142,8 @@ class OfflineEngine:
     def close(self) -> None:
         """Stop vLLM and leave no process behind; waiting calls raise ``EngineClosedError``. Safe to call twice."""
         atexit.unregister(self._finalizer)
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            self._state.stop(grace=GRACE_SECONDS)
 
     def __enter__(self) -> OfflineEngine:
         return self
@@ -165,6 +171,7 @@ class _EngineThread:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ids = itertools.count()
         self._max_in_flight = 1
+        self._grace = 0.0  # a dead engine gets none
         self._stats = EngineStats()
         self._stats_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="daft-vllm-engine", daemon=True)
@@ -228,12 +235,13 @@ class _EngineThread:
         stats.mean_running = round(watch.running_sum / watch.steps, 2) if watch.steps else 0.0
         return stats
 
-    def stop(self) -> None:
-        """End the thread and vLLM's processes, and wait for both."""
+    def stop(self, *, grace: float) -> None:
+        """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
+        self._grace = grace
         if self._thread.is_alive():
             with contextlib.suppress(DaftVLLMError):
                 self._call_soon(self._end, EngineClosedError("the engine was closed with rows unanswered."))
-            self._thread.join(timeout=10.0)
+            self._thread.join(timeout=grace + 5.0)
         if self._core is not None:
             self._core.kill()
         if self._over is None:
@@ -273,7 +281,7 @@ class _EngineThread:
         finally:
             for task in self._tasks.values():
                 task.cancel()
-            core.shutdown()
+            core.shutdown(self._grace)
 
     def _enqueue(self, rows: list[_Row]) -> None:
         if self._over is not None:

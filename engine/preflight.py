@@ -51,7 +51,7 @@ def check_constraint(constraint: Constraint) -> None:
     schema = json.loads(constraint.json_schema)
     if isinstance(schema, dict) and has_xgrammar_unsupported_json_features(schema):
         raise SchemaError(
-            "the schema uses a keyword that xgrammar does not enforce (multipleOf, uniqueItems, contains, propertyNames "
+            "the schema uses a keyword that xgrammar doesn't enforce (multipleOf, uniqueItems, contains, propertyNames "
             "or patternProperties beside others, pattern with a length, allOf, or a format it does not know): leave it "
             "out of the return format and check it afterwards."
         )
