@@ -91,6 +91,7 @@ class PromptActor:
         self._engine: OfflineEngine | None = None
         self._claim: GpuClaim | None = None
         self._progress: ProgressWriter | None = None
+        self._invalid = 0
 
     def answer(self, prompts: Series) -> Series:
         """Answer one batch: a string series in, a series of the spec's type and the same length out."""
@@ -125,7 +126,7 @@ class PromptActor:
                 self._engine = shared_engine(config, check_chat_template=spec.apply_chat_template)
                 logger.info("loaded %s in %.1f s", spec.engine.model, time.monotonic() - started)
                 if spec.progress_folder is not None and self._progress is None:
-                    self._progress = ProgressWriter(spec.progress_folder, self._engine.stats)
+                    self._progress = ProgressWriter(spec.progress_folder, self._counters)
             return self._engine
 
     def _parse(self, outcome: Outcome) -> Parsed:
@@ -140,6 +141,8 @@ class PromptActor:
         increment_counter("rows failed", len(failed), description="rows with an error in place of a value")
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
             increment_counter(name.replace("_", " "), sum(getattr(outcome, name) for outcome in outcomes))
+        with self._lock:
+            self._invalid += sum(p.error is not None and o.error is None for p, o in zip(parsed, outcomes, strict=True))
         if self._progress is not None:
             self._progress.write()
         if failed:
@@ -149,6 +152,11 @@ class PromptActor:
             if self._spec.on_error == "raise":
                 raise RowError(message)
             logger.warning(message)
+
+    def _counters(self) -> Mapping[str, float]:
+        """Return the engine's counters, with answers that don't satisfy their format among the failed rows."""
+        counters = self._engine.stats().as_dict() if self._engine is not None else {}
+        return {**counters, "failed": counters.get("failed", 0) + self._invalid}
 
     def _series(self, outcomes: list[Outcome], parsed: list[Parsed]) -> Series:
         spec = self._spec

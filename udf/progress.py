@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from daft_vllm.engine import EngineStats
@@ -17,9 +17,9 @@ WRITE_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes an engine's counters to a file of its own in ``folder``, from a thread, until ``close``."""
+    """Writes the counters that ``read`` returns to a file of its own in ``folder``, from a thread, until ``close``."""
 
-    def __init__(self, folder: str, read: Callable[[], EngineStats]) -> None:
+    def __init__(self, folder: str, read: Callable[[], Mapping[str, float]]) -> None:
         self._path = Path(folder) / f"{os.getpid()}-{uuid.uuid4().hex}.json"
         self._read = read
         self._stop = threading.Event()
@@ -30,7 +30,7 @@ class ProgressWriter:
         """Write the counters now. A folder that is gone means that nobody watches any more."""
         with contextlib.suppress(OSError):
             part = self._path.with_suffix(f".{threading.get_ident()}.part")
-            part.write_text(json.dumps(self._read().as_dict()), encoding="utf-8")
+            part.write_text(json.dumps(self._read()), encoding="utf-8")
             part.replace(self._path)
 
     def close(self) -> None:

@@ -1,0 +1,59 @@
+# Everything is installed into .venv from requirements-cpu.txt, so that a machine without a GPU runs it all.
+PYTHON ?= python3.11
+BIN := .venv/bin
+UV := .venv-uv/bin/uv
+# Imports of vLLM and torch take 12 seconds with cached bytecode and 30 without: let Python cache it.
+unexport PYTHONDONTWRITEBYTECODE
+export DAFT_ANALYTICS_ENABLED ?= 0
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.PHONY: demo test slow lint types lock wheel-test clean
+.DELETE_ON_ERROR:
+
+demo: .venv/ready
+	@echo "== asking SmolLM2-135M about every installed package -> out/demo.parquet"
+	$(BIN)/daft-vllm demo --output out/demo.parquet
+
+test: .venv/ready lint types
+	@echo "== tests"
+	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=85
+
+slow: .venv/ready
+	$(BIN)/pytest -m "slow and not gpu"
+
+lint: .venv/ready
+	@echo "== ruff"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready
+	@echo "== mypy --strict"
+	$(BIN)/mypy
+
+.venv: .venv/ready
+
+.venv/ready: requirements-cpu.txt pyproject.toml
+	@echo "== installing the pinned packages into .venv (2 GB to download, half a minute on a fast line)"
+	@test -x $(UV) || { $(PYTHON) -m venv .venv-uv && .venv-uv/bin/pip install -q uv; }
+	@test -x $(BIN)/python || $(UV) venv -q --python $(PYTHON) .venv
+	$(UV) pip sync -q --python $(BIN)/python requirements-cpu.txt
+	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+# Refresh the pinned set: newest versions that pyproject.toml allows.
+lock:
+	@test -x $(UV) || { $(PYTHON) -m venv .venv-uv && .venv-uv/bin/pip install -q uv; }
+	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra demo --extra test --extra dev \
+	  --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header -o .lock.part
+	{ echo "# Made by 'make lock' from pyproject.toml; install with --no-deps."; grep -v "sys_platform == 'never'" .lock.part; } \
+	  > requirements-cpu.txt
+	rm .lock.part
+
+# Build the wheel and try it in an environment of its own, outside of the checkout.
+wheel-test: .venv/ready
+	@echo "== wheel: build, install elsewhere, run the README's first snippet"
+	rm -rf dist && $(BIN)/python -m build --wheel -o dist . > /dev/null
+	PYTHON=$(PYTHON) UV=$(abspath $(UV)) bash tests/wheel_smoke.sh dist/*.whl
+
+clean:
+	rm -rf .venv .venv-uv build dist out src/*.egg-info

@@ -1,0 +1,243 @@
+"""The command ``daft-vllm``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+app = typer.Typer(
+    help="Answer every row of a table with a language model that runs here.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console(stderr=True)
+
+
+class OnError(StrEnum):
+    """What failed rows do to the exit status."""
+
+    null = "null"
+    raise_ = "raise"
+
+
+@app.command()
+def run(
+    input: Annotated[str, typer.Option(help="Parquet, CSV or JSON lines: a file, a glob or an object-store URL.")],
+    output: Annotated[str, typer.Option(help="A .parquet or .jsonl file, or a folder or URL for Parquet.")],
+    prompt: Annotated[str, typer.Option(help="The prompt, with columns in braces: 'Summarise: {text}'.")],
+    model: Annotated[str, typer.Option(help="A folder, a name on the hub, or smollm2-135m.")] = "smollm2-135m",
+    schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema that every answer satisfies.")] = None,
+    choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
+    system: Annotated[str | None, typer.Option(help="Instructions put before every prompt.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Take only the first N rows.")] = None,
+    column: Annotated[str, typer.Option(help="Name of the answers' column.")] = "answer",
+    error_column: Annotated[str, typer.Option(help="Name of the column with the reason of a failure.")] = "error",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.0,
+    gpus: Annotated[float | None, typer.Option(help="GPUs of each engine. Default: 1 if there is one, else 0.")] = None,
+    max_concurrency: Annotated[int, typer.Option(min=1, help="Engines in all.")] = 1,
+    engine_args: Annotated[str, typer.Option(help="""vLLM's engine arguments as JSON: '{"dtype": "half"}'.""")] = "{}",
+    on_error: Annotated[
+        OnError, typer.Option(help="raise: exit status 1 if a row failed; all rows are written either way.")
+    ] = OnError.null,
+) -> None:
+    """Answer every row of a table; all its columns are kept."""
+    from daft_vllm.errors import DaftVLLMError, OptionError
+
+    try:
+        if schema is not None and choices is not None:
+            raise OptionError("--schema and --choices exclude each other.")
+        options: dict[str, Any] = {
+            "return_format": _return_format(schema, choices),
+            "system_message": system,
+            "model": model,
+            "gpus": gpus,
+            "max_concurrency": max_concurrency,
+            "engine_args": _json_object("--engine-args", engine_args),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
+        _quiet()
+        from daft_vllm.job import prompt_column, read_table
+
+        df = read_table(input)
+        messages = prompt_column(prompt, df)
+        if limit is not None:
+            df = df.limit(limit)
+        failed = _run(df, messages, output, column=column, error_column=error_column, **options)
+    except DaftVLLMError as e:
+        _fail(str(e))
+    except Exception as e:
+        cause = _own_cause(e)
+        if cause is None:
+            raise
+        _fail(str(cause))
+    if failed and on_error is OnError.raise_:
+        _fail(f"{failed} rows have no answer; the column {error_column!r} of {output} says why.")
+
+
+@app.command()
+def demo(
+    output: Annotated[str, typer.Option(help="Where the table goes.")] = "out/demo.parquet",
+    model: Annotated[str, typer.Option(help="A folder, a name on the hub, or smollm2-135m.")] = "smollm2-135m",
+    limit: Annotated[int | None, typer.Option(min=1, help="Take only the first N packages.")] = None,
+) -> None:
+    """Describe and classify every installed Python package, in typed columns."""
+    _quiet()
+    import pyarrow.parquet as pq
+    from daft import col, lit
+
+    from daft_vllm.demo import SYSTEM_MESSAGE, Label, package_table
+
+    df = package_table()
+    if limit is not None:
+        df = df.limit(limit)
+    messages = lit("Package ") + col("name") + lit(": ") + col("summary")
+    failed = _run(
+        df,
+        messages,
+        output,
+        column="label",
+        return_format=Label,
+        system_message=SYSTEM_MESSAGE,
+        model=model,
+        max_tokens=128,
+        frequency_penalty=0.5,
+        engine_args={"max_model_len": 2048},
+    )
+    table = pq.read_table(output)
+    shown = Table("name", "category", "audience", "description", title=f"{output}: {table.num_rows} rows")
+    for row in table.slice(0, 20).to_pylist():
+        label = row["label"] or {}
+        shown.add_row(
+            row["name"], label.get("category"), label.get("audience"), label.get("description") or row["error"]
+        )
+    Console().print(shown)
+    if failed:
+        _fail(f"{failed} rows have no label; the column 'error' of {output} says why.")
+
+
+def _run(df: Any, messages: Any, output: str, **options: Any) -> int:
+    """Run a job with progress and a summary on stderr; return how many rows failed."""
+    from daft_vllm.job import run_job
+
+    total = df.count_rows()
+    console.print(f"{total} rows, model {options['model']}: loading", highlight=False)
+    with _Watch(total) as watch:
+        summary = run_job(df, messages, output, watch=watch, **options)
+    table = Table(title=output, show_header=False)
+    table.add_row("rows", str(summary.rows))
+    table.add_row("rows without a value", str(summary.failed))
+    table.add_row("seconds, load included", f"{summary.seconds:.1f}")
+    table.add_row("prompt tokens", f"{summary.prompt_tokens}")
+    table.add_row("of them from the prefix cache", f"{_share(summary.cached_tokens, summary.prompt_tokens):.0%}")
+    table.add_row("completion tokens", f"{summary.completion_tokens}")
+    console.print(table)
+    return summary.failed
+
+
+class _Watch:
+    """The progress line. Where stderr is no terminal, a plain line every ten seconds."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._first: float | None = None
+        self._said = time.monotonic()
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(20),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} rows  {task.fields[rates]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("rows", total=total, rates="")
+
+    def __enter__(self) -> _Watch:
+        if console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, counters: Mapping[str, float]) -> None:
+        done = counters["done"]
+        if counters["rows"] and self._first is None:
+            self._first = time.monotonic()
+        seconds = time.monotonic() - self._first if self._first is not None else 0.0
+        tokens = counters["prompt_tokens"] + counters["completion_tokens"]
+        rates = (
+            f"{done / seconds:.1f} rows/s  {tokens / seconds:.0f} tokens/s  "
+            f"{_share(counters['cached_tokens'], counters['prompt_tokens']):.0%} cached"
+            if seconds > 0
+            else "loading"
+        )
+        self._bar.update(self._task, completed=done, rates=rates)
+        if not console.is_terminal and self._first is not None and time.monotonic() - self._said >= 10:
+            self._said = time.monotonic()
+            left = f"{(self._total - done) * seconds / done:.0f} s left" if done else "time left unknown"
+            console.print(f"{done:.0f}/{self._total} rows  {rates}  {left}", highlight=False)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _return_format(schema: Path | None, choices: str | None) -> Any:
+    if choices is not None:
+        return [choice.strip() for choice in choices.split(",")]
+    if schema is None:
+        return None
+    from daft_vllm.errors import OptionError
+
+    try:
+        text = schema.read_text(encoding="utf-8")
+    except OSError as e:
+        raise OptionError(f"--schema: {e}") from e
+    return _json_object("--schema", text)
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    from daft_vllm.errors import OptionError
+
+    try:
+        value = json.loads(text)
+    except ValueError as e:
+        raise OptionError(f"{option} is not JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise OptionError(f"{option} is a JSON object, got {type(value).__name__}.")
+    return value
+
+
+def _quiet() -> None:
+    """Keep the screen for progress: vLLM's warnings and Daft's bars are shown only to those who ask for them."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+
+
+def _own_cause(error: BaseException) -> BaseException | None:
+    """Return the error of ours that Daft has wrapped, if there is one."""
+    from daft_vllm.errors import DaftVLLMError
+
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, DaftVLLMError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+def _fail(message: str) -> None:
+    console.print(f"error: {message}", style="red", highlight=False, markup=False)
+    raise typer.Exit(1)

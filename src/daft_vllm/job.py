@@ -1,0 +1,224 @@
+"""One table through one model: read, ask, write, with progress on the way. What ``daft-vllm run`` does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import string
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import daft
+import pyarrow as pa
+import pyarrow.parquet as pq
+from daft import DataFrame, col, lit
+
+from daft_vllm.errors import OptionError, suggest
+from daft_vllm.udf import prompt
+from daft_vllm.udf.progress import read_progress
+
+READERS: Mapping[str, Callable[[str], DataFrame]] = {
+    ".parquet": daft.read_parquet,
+    ".csv": daft.read_csv,
+    ".json": daft.read_json,
+    ".jsonl": daft.read_json,
+    ".ndjson": daft.read_json,
+}
+_JSON_LINES = (".json", ".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a job did.
+
+    Attributes:
+        rows: rows read and written.
+        failed: rows without a value, null prompts left out.
+        seconds: wall time, the model's load included.
+        prompt_tokens: prompt tokens of the generated rows.
+        cached_tokens: those of them that came from the prefix cache.
+        completion_tokens: tokens generated.
+    """
+
+    rows: int
+    failed: int
+    seconds: float
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+def read_table(path: str) -> DataFrame:
+    """Read Parquet, CSV or JSON lines, by the suffix; globs and object-store URLs as Daft takes them.
+
+    Raises:
+        OptionError: the suffix is none of these, or nothing is there.
+    """
+    suffix = Path(path.rstrip("*/")).suffix.lower()
+    if suffix not in READERS and Path(path).is_dir():
+        suffix, path = ".parquet", f"{path.rstrip('/')}/**/*.parquet"
+    if suffix not in READERS:
+        raise OptionError(f"cannot tell the format of {path!r}: its name has to end in {', '.join(READERS)}.")
+    try:
+        return READERS[suffix](path)
+    except FileNotFoundError as e:
+        raise OptionError(f"there is no input {path!r}: {e}") from e
+
+
+def prompt_column(template: str, df: DataFrame) -> daft.Expression:
+    """Return the expression that fills ``template`` ('Summarise: {text}') from the columns of ``df``.
+
+    Braces are doubled to be meant literally. A row with a null in one of the columns has a null prompt.
+
+    Raises:
+        OptionError: a field is not a column, or the template has none.
+    """
+    names = df.schema().column_names()
+    parts: list[daft.Expression] = []
+    fields = 0
+    try:
+        for text, name, spec, conversion in string.Formatter().parse(template):
+            if text:
+                parts.append(lit(text))
+            if name is None:
+                continue
+            if spec or conversion or name not in names:
+                hint = suggest(name, names)
+                raise OptionError(
+                    f"the prompt's field {{{name}}} is not a column.{hint} Columns: {', '.join(names)}. "
+                    "Write {{ and }} for braces."
+                )
+            fields += 1
+            parts.append(col(name).cast(daft.DataType.string()))
+    except ValueError as e:
+        raise OptionError(f"the prompt {template!r} cannot be read: {e}. Write {{{{ and }}}} for braces.") from None
+    if not fields:
+        raise OptionError(f"the prompt {template!r} names no column: write {{{names[0] if names else 'text'}}}.")
+    expression = parts[0]
+    for part in parts[1:]:
+        expression = expression + part
+    return expression
+
+
+def run_job(
+    df: DataFrame,
+    messages: daft.Expression,
+    output: str,
+    *,
+    column: str = "answer",
+    error_column: str = "error",
+    watch: Callable[[Mapping[str, float]], None] | None = None,
+    **options: Any,
+) -> Summary:
+    """Answer every row of ``df`` and write it with two more columns to ``output``.
+
+    Args:
+        df: the table; all its columns are kept.
+        messages: the prompts.
+        output: a ``.parquet`` or JSON-lines file, written as batches are answered and named so only when complete; or a
+            folder or object-store URL, which Daft's own Parquet writer fills.
+        column: name of the answers' column.
+        error_column: name of the column with the reason why a row has no answer.
+        watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).
+        **options: further arguments of ``prompt()``.
+
+    Raises:
+        OptionError: a column's name is taken, or the output's format is unknown.
+    """
+    for name in (column, error_column):
+        if name in df.schema().column_names():
+            raise OptionError(f"the input has a column {name!r} already: choose other names for the new columns.")
+    write = _writer(output)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="daft-vllm-") as folder, _watching(folder, watch):
+        whole = "__daft_vllm__"
+        answered = df.with_column(whole, prompt(messages, details=True, progress_folder=folder, **options))
+        result = answered.with_columns({column: col(whole).get("value"), error_column: col(whole).get("error")})
+        rows = write(result.exclude(whole))
+        counters = read_progress(folder)
+    return Summary(
+        rows=rows,
+        failed=int(counters["failed"]),
+        seconds=time.monotonic() - started,
+        prompt_tokens=int(counters["prompt_tokens"]),
+        cached_tokens=int(counters["cached_tokens"]),
+        completion_tokens=int(counters["completion_tokens"]),
+    )
+
+
+def _writer(output: str) -> Callable[[DataFrame], int]:
+    """Return the function that runs a table's plan and writes its rows to ``output``; it returns how many."""
+    suffix = Path(output).suffix.lower()
+    if "://" in output or output.endswith("/") or Path(output).is_dir():
+        return lambda df: _write_folder(df, output)
+    if suffix == ".parquet":
+        return lambda df: _write_file(df, output, _parquet_sink)
+    if suffix in _JSON_LINES:
+        return lambda df: _write_file(df, output, _json_sink)
+    raise OptionError(f"cannot tell the format of {output!r}: end it in .parquet, .jsonl, or / for a folder.")
+
+
+def _write_folder(df: DataFrame, output: str) -> int:
+    written = df.write_parquet(output).to_pydict()["path"]
+    return sum(daft.read_parquet(path).count_rows() for path in written)
+
+
+def _write_file(
+    df: DataFrame, output: str, sink: Callable[[Path, pa.Schema], contextlib.AbstractContextManager[Any]]
+) -> int:
+    target = Path(output)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    rows = 0
+    try:
+        with sink(part, df.schema().to_pyarrow_schema()) as put:
+            for batch in df.to_arrow_iter():
+                put(batch)
+                rows += batch.num_rows
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return rows
+
+
+@contextlib.contextmanager
+def _parquet_sink(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    with pq.ParquetWriter(path, schema) as writer:
+        yield lambda batch: writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+
+
+@contextlib.contextmanager
+def _json_sink(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    with path.open("w", encoding="utf-8") as file:
+
+        def put(batch: pa.RecordBatch) -> None:
+            for row in batch.to_pylist():
+                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+        yield put
+
+
+@contextlib.contextmanager
+def _watching(folder: str, watch: Callable[[Mapping[str, float]], None] | None) -> Iterator[None]:
+    if watch is None:
+        yield
+        return
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(0.5):
+            watch(read_progress(folder))
+
+    thread = threading.Thread(target=loop, name="daft-vllm-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        watch(read_progress(folder))

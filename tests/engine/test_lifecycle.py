@@ -1,0 +1,132 @@
+"""Death, stalls and ends: no call waits for ever and no process is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
+from daft_vllm.errors import EngineClosedError, EngineDiedError, EngineStartError
+from tests.conftest import TINY_ARGS
+from tests.helpers import wait_gone
+
+LONG = SamplingOptions(max_tokens=400, ignore_eos=True)
+
+
+def run_in_threads(engine: OfflineEngine, callers: int) -> tuple[list[threading.Thread], list[BaseException]]:
+    """Start ``callers`` threads with rows that take long, and collect what each raises."""
+    raised: list[BaseException] = []
+
+    def call(caller: int) -> None:
+        try:
+            engine.run([Request(f"story {caller} {i}", sampling=LONG) for i in range(200)])
+        except BaseException as e:
+            raised.append(e)
+
+    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(callers)]
+    for thread in threads:
+        thread.start()
+    while engine.stats().steps == 0:
+        time.sleep(0.05)
+    return threads, raised
+
+
+def core_of(engine: OfflineEngine) -> psutil.Process:
+    """Return vLLM's core: the child whose parent is this process."""
+    return next(p for p in map(psutil.Process, engine.process_ids) if p.ppid() == os.getpid())
+
+
+def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str) -> None:
+    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS))
+    pids = engine.process_ids
+    threads, raised = run_in_threads(engine, callers=3)
+    core_of(engine).kill()
+    killed = time.monotonic()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert time.monotonic() - killed < 10
+    assert [type(e) for e in raised] == [EngineDiedError] * 3
+    assert "unanswered" in str(raised[0])
+    assert engine.is_over
+    engine.stats().check()
+    with pytest.raises(EngineDiedError):
+        engine.run([Request("anyone there?")])
+    engine.close()
+    assert wait_gone(pids) == []
+
+
+def test_a_stopped_core_is_noticed_then_an_interrupt_and_close(tiny: str) -> None:
+    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, stall_timeout=4.0))
+    pids = engine.process_ids
+
+    # A caller that is interrupted (Ctrl-C) gives up its rows; the engine goes on for the others.
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.run([Request(f"story {i}", sampling=LONG) for i in range(400)])
+    assert engine.run([Request("hello", sampling=SamplingOptions(max_tokens=2))])[0].completion_tokens == 2
+    stats = engine.stats()
+    stats.check()
+    assert stats.abandoned > 0
+    assert stats.in_flight == stats.pending == 0
+
+    threads, raised = run_in_threads(engine, callers=1)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    threads[0].join(timeout=30)
+    assert not threads[0].is_alive()
+    assert isinstance(raised[0], EngineDiedError)
+    assert "no step for 4 seconds" in str(raised[0])
+    engine.close()
+    engine.close()
+    assert wait_gone(pids) == []
+    with pytest.raises((EngineDiedError, EngineClosedError)):
+        engine.run([Request("closed")])
+
+
+OWNER = """
+import sys, time
+from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
+if __name__ == "__main__":
+    engine = OfflineEngine(EngineConfig(sys.argv[1], {args!r}))
+    print("PIDS", *engine.process_ids, flush=True)
+    if sys.argv[2] == "exit":
+        raise SystemExit("an exception with the engine open")
+    engine.run([Request(str(i), sampling=SamplingOptions(max_tokens=400, ignore_eos=True)) for i in range(3000)])
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: str) -> None:
+    """Neither by an exception at top level, nor by a kill in mid-generation."""
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER.replace("{args!r}", repr(TINY_ARGS)), encoding="utf-8")
+    owner = subprocess.Popen(
+        [sys.executable, str(script), tiny, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert owner.stdout is not None
+    pids = next([int(pid) for pid in line.split()[1:]] for line in owner.stdout if line.startswith("PIDS"))
+    assert len(pids) >= 2
+    if how == "kill":
+        time.sleep(1.0)
+        owner.kill()
+    owner.wait(timeout=30)
+    assert wait_gone(pids) == []
+
+
+def test_a_model_that_does_not_load_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"], "model_type": "llama"}')
+    with pytest.raises(EngineStartError, match="did not start"):
+        OfflineEngine(EngineConfig(str(tmp_path), {"max_model_len": 128}))
+    children = [p for p in psutil.Process().children(recursive=True) if "VLLM::" in " ".join(p.cmdline())]
+    ours = [p.pid for p in children if p.create_time() > time.time() - 30]
+    assert wait_gone(ours) == []

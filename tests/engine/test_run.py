@@ -1,0 +1,190 @@
+"""The engine with a real model: answers, errors as values, order, many callers."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from daft_vllm import Constraint, OfflineEngine, Request, SamplingOptions
+from daft_vllm.engine.preflight import check_constraint
+from daft_vllm.errors import ModelError, OptionError, SchemaError
+
+SHORT = SamplingOptions(max_tokens=12)
+
+
+def test_answers_a_question(engine: OfflineEngine) -> None:
+    (outcome,) = engine.run([Request("What is the capital of France?", sampling=SamplingOptions(max_tokens=24))])
+    assert "Paris" in (outcome.text or "")
+    assert outcome.finish_reason == "stop"
+    assert outcome.error is None
+    assert outcome.prompt_tokens > 20
+    assert 0 < outcome.completion_tokens <= 24
+
+
+def test_no_rows(engine: OfflineEngine) -> None:
+    assert engine.run([]) == []
+
+
+def test_bad_rows_among_good_ones(engine: OfflineEngine) -> None:
+    requests = [Request(f"Say the number {i}.", sampling=SHORT) for i in range(12)]
+    requests[3] = Request(None)
+    requests[5] = Request("word " * 3000, sampling=SHORT)
+    requests[7] = Request("", sampling=SHORT)
+    requests[8] = Request("", sampling=SHORT, apply_chat_template=False)
+    requests[9] = Request("a lone surrogate \ud800", sampling=SHORT)
+    requests[10] = Request("hello", sampling=SamplingOptions(max_tokens=4, allowed_token_ids=[10**9]))
+    outcomes = engine.run(requests)
+    codes = {i: outcome.error.code for i, outcome in enumerate(outcomes) if outcome.error is not None}
+    assert codes == {
+        3: "null_prompt",
+        5: "prompt_too_long",
+        8: "empty_prompt",
+        9: "invalid_prompt",
+        10: "invalid_request",
+    }
+    assert all(outcome.text for i, outcome in enumerate(outcomes) if i not in codes)
+    assert "truncate_prompt_tokens" in outcomes[5].error.message  # type: ignore[union-attr]
+    engine.stats().check()
+
+
+def test_order_and_identity_under_many_callers(engine: OfflineEngine) -> None:
+    """Each caller gets its own rows back, in its own order, whatever else runs."""
+    calls = [[Request(f"{c}-{i}", sampling=SHORT, system_message=None) for i in range(6)] for c in "abcd"]
+    alone = {request.prompt: engine.run([request])[0].prompt_tokens for call in calls for request in call}
+    words = [f"w{'x' * i}" for i in range(6)]
+    forced = [
+        [Request("Repeat.", constraint=Constraint(choices=(f"{c}{word}",))) for word in words] for c in "abcdefgh"
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(engine.run, forced))
+        tokens = list(pool.map(engine.run, calls))
+    assert [[o.text for o in call] for call in answers] == [[f"{c}{word}" for word in words] for c in "abcdefgh"]
+    for call, outcomes in zip(calls, tokens, strict=True):
+        assert [o.prompt_tokens for o in outcomes] == [alone[request.prompt] for request in call]
+    engine.stats().check()
+
+
+def test_more_rows_than_fit_into_vllm(engine: OfflineEngine) -> None:
+    """Rows wait here and enter as others leave: every one is answered, in order."""
+    rows = 900
+    requests = [Request("Pick.", constraint=Constraint(choices=(f"{i % 7}",))) for i in range(rows)]
+    outcomes = engine.run(requests)
+    assert [o.text for o in outcomes] == [f"{i % 7}" for i in range(rows)]
+    assert engine.stats().peak_running <= 256
+
+
+def test_duplicates_and_unicode(engine: OfflineEngine) -> None:
+    text = "Wie heißt die Hauptstadt von Österreich? 🙂 日本語"
+    outcomes = engine.run([Request(text, sampling=SHORT)] * 5 + [Request("x\x00y", sampling=SHORT)])
+    assert len({o.text for o in outcomes[:5]}) == 1
+    assert all(o.error is None for o in outcomes)
+
+
+def test_system_message_changes_the_prompt(engine: OfflineEngine) -> None:
+    plain, told = engine.run(
+        [Request("hi", sampling=SHORT), Request("hi", system_message="Answer in French. " * 9, sampling=SHORT)]
+    )
+    assert told.prompt_tokens > plain.prompt_tokens
+
+
+def test_shared_prefix_is_cached(engine: OfflineEngine) -> None:
+    system = "You are a careful clerk who files letters. " * 12
+    engine.run([Request("first", system_message=system, sampling=SHORT)])
+    (second,) = engine.run([Request("second", system_message=system, sampling=SHORT)])
+    assert second.cached_tokens >= 64
+
+
+def test_guided_json_is_complete_or_an_error(engine: OfflineEngine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "year": {"type": "integer"}},
+        "required": ["name", "year"],
+        "additionalProperties": False,
+    }
+    constraint = Constraint(json_schema=json.dumps(schema))
+    full, cut = engine.run(
+        [
+            Request("Who wrote Faust, and when?", sampling=SamplingOptions(max_tokens=80), constraint=constraint),
+            Request("Who wrote Faust, and when?", sampling=SamplingOptions(max_tokens=3), constraint=constraint),
+        ]
+    )
+    assert cut.error is not None
+    assert cut.error.code == "truncated"
+    assert cut.text
+    if full.error is None:
+        assert set(json.loads(full.text or "")) == {"name", "year"}
+        assert ": " not in (full.text or "")  # compact: no free whitespace
+    else:
+        assert full.error.code == "truncated"
+
+
+def test_choices_of_one_run_do_not_leak_into_another(engine: OfflineEngine) -> None:
+    requests = [
+        Request("Yes or no?", constraint=Constraint(choices=("yes", "no")) if i % 2 else None, sampling=SHORT)
+        for i in range(10)
+    ]
+    outcomes = engine.run(requests)
+    assert all(o.text in ("yes", "no") for o in outcomes[1::2])
+    assert all(o.text not in ("yes", "no") for o in outcomes[0::2])
+
+
+def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
+    """The renderer cuts the user's text and keeps the template around it."""
+    from dataclasses import replace
+
+    from daft_vllm.engine.core import Prepared
+    from daft_vllm.engine.render import RequestRenderer
+
+    core = engine._state.core
+    tokenizer = core.llm.renderer.get_tokenizer()
+    long = Request("start " + "word " * 3000 + "end")
+    for side, kept, lost in (("right", "start", "end"), ("left", "end", "start")):
+        config = replace(engine.config, truncate_prompt_tokens=200, truncation_side=side)
+        (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
+        assert isinstance(row, Prepared)
+        assert 190 <= len(row.token_ids) <= 200
+        text = tokenizer.decode(row.token_ids)
+        assert kept in text
+        assert f" {lost}<" not in text
+        assert text.rstrip().endswith("assistant")
+    config = replace(engine.config, truncate_prompt_tokens=-1)
+    (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
+    assert isinstance(row, Prepared)
+    assert len(row.token_ids) <= core.max_model_len - 1
+    with pytest.raises(OptionError, match="does not fit"):
+        RequestRenderer(replace(config, truncate_prompt_tokens=5000), core.llm.renderer, core.max_model_len)
+
+
+def test_missing_chat_template_is_said(engine: OfflineEngine) -> None:
+    from daft_vllm.engine.render import RequestRenderer
+
+    core = engine._state.core
+    renderer = RequestRenderer(engine.config, core.llm.renderer, core.max_model_len)
+    tokenizer = core.llm.renderer.get_tokenizer()
+    template, tokenizer.chat_template = tokenizer.chat_template, None
+    try:
+        with pytest.raises(ModelError, match="apply_chat_template=False"):
+            renderer.check_chat_template()
+    finally:
+        tokenizer.chat_template = template
+    renderer.check_chat_template()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}},
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        {"type": "string", "pattern": "(?<=a)b"},
+    ],
+)
+def test_schemas_that_cannot_be_enforced_are_refused(schema: dict[str, object]) -> None:
+    with pytest.raises(SchemaError):
+        check_constraint(Constraint(json_schema=json.dumps(schema)))
+
+
+def test_schemas_that_can_be_enforced_pass() -> None:
+    check_constraint(Constraint(json_schema=json.dumps({"type": "array", "items": {"enum": ["a", "b"]}})))
+    check_constraint(Constraint(choices=("a", "b")))

@@ -1,0 +1,41 @@
+"""What several test modules need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import psutil
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Return those of ``pids`` that still run; zombies don't."""
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def wait_gone(pids: Iterable[int], seconds: float = 10.0) -> list[int]:
+    """Wait until ``pids`` are gone and return those that are still there after ``seconds``."""
+    pids = list(pids)
+    deadline = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return alive(pids)
+
+
+def vllm_processes() -> set[int]:
+    """Return the ids of all of vLLM's core and worker processes on this machine."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and "VLLM::" in " ".join(process.cmdline()):
+                found.add(process.pid)
+        except psutil.Error:
+            pass
+    return found

@@ -1,0 +1,112 @@
+"""The actor in a process of its own, natively and on Ray, over more rows than one batch."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from daft import DataType
+
+from daft_vllm.engine import EngineConfig, SamplingOptions
+from daft_vllm.udf.actor import PromptSpec
+from daft_vllm.udf.return_format import ReturnFormat
+from tests.conftest import TINY_ARGS
+from tests.helpers import vllm_processes, wait_gone
+
+SCRIPT = """
+import json, resource, sys
+import daft
+from daft import col
+from typing import Literal
+from pydantic import BaseModel
+from daft_vllm import prompt
+
+class Answer(BaseModel):
+    kind: Literal["a", "b"]
+
+if __name__ == "__main__":
+    model, runner, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if runner == "ray":
+        import ray
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        daft.set_runner_ray()
+    prompts = ["Row " + str(i) for i in range(rows)]
+    prompts[rows // 2], prompts[rows // 3] = None, "word " * 3000
+    df = daft.from_pydict({"id": list(range(rows)), "q": prompts})
+    df = df.with_column(
+        "a",
+        prompt(col("q"), Answer, model=model, gpus=0, max_tokens=24, details=True, batch_size=750,
+               engine_args=%(args)r),
+    ).collect()
+    out = df.to_pydict()
+    answers = dict(zip(out["id"], out["a"]))
+    print(json.dumps({
+        "ids": sorted(out["id"]) == list(range(rows)),
+        "in_order": out["id"] == list(range(rows)),
+        "answers": sum(a["value"] is not None for a in answers.values()),
+        "kinds": sorted({a["value"]["kind"] for a in answers.values() if a["value"]}),
+        "errors": sorted((i, a["error"].split(":")[0]) for i, a in answers.items() if a["error"]),
+        "driver_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "torch": "torch" in sys.modules,
+    }))
+""" % {"args": TINY_ARGS}
+
+
+@pytest.mark.parametrize("runner", ["native", "ray"])
+def test_two_thousand_rows(tiny: str, tmp_path: Path, runner: str) -> None:
+    """Every id comes back, the bad rows are errors, the driver stays small, nothing is left running."""
+    import json
+
+    before = vllm_processes()
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), tiny, runner, "2000"], capture_output=True, text=True, timeout=380, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert result["ids"]
+    assert result["in_order"] or runner == "ray"
+    assert result["answers"] == 1998
+    assert result["errors"] == [[666, "prompt_too_long"], [1000, "null_prompt"]]
+    assert set(result["kinds"]) <= {"a", "b"}
+    assert result["driver_mb"] < 1024
+    assert not result["torch"]
+    assert wait_gone(vllm_processes() - before) == []
+
+
+def test_spec_and_formats_pickle() -> None:
+    spec = PromptSpec(
+        engine=EngineConfig("somewhere", {"max_model_len": 10}),
+        sampling=SamplingOptions(stop=["x"], logit_bias={3: 1.0}),
+        format=ReturnFormat.of({"type": "object", "properties": {"a": {"type": "string"}}}),
+        chat_template_kwargs={"enable_thinking": False},
+    )
+    again = pickle.loads(pickle.dumps(spec))
+    assert again == spec
+    assert again.dtype == DataType.struct({"a": DataType.string()})
+
+
+def test_import_is_quick_and_light() -> None:
+    """In a clean process: neither torch nor vllm nor daft, in under a second."""
+    code = textwrap.dedent(
+        """
+        import sys, time
+        started = time.perf_counter()
+        import daft_vllm
+        seconds = time.perf_counter() - started
+        assert not {"torch", "vllm", "transformers", "daft"} & set(sys.modules), sorted(sys.modules)
+        assert seconds < 1, seconds
+        assert daft_vllm.__all__ == sorted(daft_vllm.__all__)
+        for name in daft_vllm.__all__:
+            getattr(daft_vllm, name)
+        assert "torch" not in sys.modules and "vllm" not in sys.modules
+        """
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+

@@ -1,0 +1,207 @@
+"""``prompt()`` over real columns, with the real model, in this process (one load for the whole module)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal
+
+import daft
+import pytest
+from daft import DataType, col
+from pydantic import BaseModel
+
+from daft_vllm import OfflineEngine, prompt
+from daft_vllm.errors import ModelError, OptionError, RowError, SchemaError
+from tests.conftest import ENGINE_ARGS
+
+DETAILS = ["value", "text", "finish_reason", "prompt_tokens", "cached_tokens", "completion_tokens", "error"]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Fact(BaseModel):
+    kind: Literal["city", "country"]
+    big: bool
+    rank: int | None
+    tags: list[Colour]
+
+
+@pytest.fixture
+def ask(engine: OfflineEngine, smollm2: str) -> Any:
+    """``prompt`` with the session's engine."""
+
+    def ask(column: str, return_format: Any = None, **options: Any) -> daft.Expression:
+        options = {"max_tokens": 12, **options}
+        return prompt(
+            col(column), return_format, model=smollm2, engine_args=ENGINE_ARGS, gpus=0, use_process=False, **options
+        )
+
+    return ask
+
+
+def test_text_rows_keep_order_and_identity(ask: Any) -> None:
+    questions = [f"What is {i} plus {i}?" for i in range(40)]
+    df = daft.from_pydict({"id": list(range(40)), "q": questions}).with_column("a", ask("q")).collect()
+    rows = df.to_pydict()
+    assert rows["id"] == list(range(40))
+    assert rows["q"] == questions
+    assert all(isinstance(answer, str) for answer in rows["a"])
+    assert df.schema()["a"].dtype == DataType.string()
+
+
+def test_null_empty_and_over_long_among_200(ask: Any) -> None:
+    """The bad ones are null with a reason, the rest are answered, nothing is raised."""
+    prompts: list[str | None] = [f"Name a fruit {i}." for i in range(200)]
+    prompts[20], prompts[100], prompts[150] = None, "", "word " * 2000
+    df = daft.from_pydict({"id": list(range(200)), "q": prompts})
+    rows = df.with_column("a", ask("q", max_tokens=2, details=True)).to_pydict()
+    assert rows["id"] == list(range(200))
+    errors = {i: row["error"].split(":")[0] for i, row in enumerate(rows["a"]) if row["error"]}
+    assert errors == {20: "null_prompt", 150: "prompt_too_long"}
+    assert sum(row["value"] is not None for row in rows["a"]) == 198
+    assert [i for i, row in enumerate(rows["a"]) if row["value"] is None] == [20, 150]
+    assert list(rows["a"][0]) == DETAILS
+    assert rows["a"][0]["completion_tokens"] == 2
+    assert rows["a"][0]["prompt_tokens"] > 0
+
+
+def test_failed_rows_are_null_without_details(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
+    df = daft.from_pydict({"q": ["hello", None, "word " * 2000]}).with_column("a", ask("q"))
+    answers = df.to_pydict()["a"]
+    assert isinstance(answers[0], str)
+    assert answers[1:] == [None, None]
+    assert "1 of 3 rows have no value (prompt_too_long 1)" in caplog.text
+
+
+def test_on_error_raise(ask: Any) -> None:
+    good = daft.from_pydict({"q": ["hello", None]}).with_column("a", ask("q", on_error="raise"))
+    assert good.to_pydict()["a"][1] is None
+    bad = daft.from_pydict({"q": ["hello", "word " * 2000]}).with_column("a", ask("q", on_error="raise"))
+    with pytest.raises(Exception, match="prompt_too_long") as caught:
+        bad.collect()
+    assert any(isinstance(e, RowError) for e in (caught.value, caught.value.__cause__))
+
+
+def test_pydantic_becomes_a_struct(ask: Any) -> None:
+    df = daft.from_pydict({"q": ["Paris", "France", "Rome", "Italy"]})
+    df = df.with_column("a", ask("q", Fact, max_tokens=120, details=True)).collect()
+    expected = DataType.struct(
+        {
+            "kind": DataType.string(),
+            "big": DataType.bool(),
+            "rank": DataType.int64(),
+            "tags": DataType.list(DataType.string()),
+        }
+    )
+    assert df.schema()["a"].dtype.fields["value"] == expected
+    for row in df.to_pydict()["a"]:
+        if row["error"] is None:
+            Fact.model_validate(row["value"])
+        else:
+            assert row["error"].startswith("truncated")
+            assert row["value"] is None
+            assert row["text"]
+
+
+@pytest.mark.parametrize("form", [["red", "blue"], Colour, Literal["red", "blue"]])
+def test_choices(ask: Any, form: Any) -> None:
+    df = daft.from_pydict({"q": [f"A colour, number {i}?" for i in range(10)]}).with_column("a", ask("q", form))
+    assert set(df.to_pydict()["a"]) <= {"red", "blue"}
+
+
+def test_json_schema_dict(ask: Any) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    df = daft.from_pydict({"q": ["Two plus two?"]}).with_column("a", ask("q", schema, max_tokens=40)).collect()
+    assert df.schema()["a"].dtype == DataType.struct({"n": DataType.int64()})
+    assert isinstance(df.to_pydict()["a"][0]["n"], int)
+
+
+def test_empty_table_and_one_row(ask: Any) -> None:
+    df = daft.from_pydict({"q": ["one"]}).with_column("a", ask("q"))
+    assert len(df.to_pydict()["a"]) == 1
+    none = daft.from_pydict({"id": [1], "q": ["one"]}).where(col("id") > 1).with_column("a", ask("q")).collect()
+    assert none.to_pydict() == {"id": [], "q": [], "a": []}
+    assert none.schema()["a"].dtype == DataType.string()
+
+
+def test_text_as_it_is(ask: Any) -> None:
+    df = daft.from_pydict({"q": ["The capital of France is"]})
+    row = df.with_column("a", ask("q", apply_chat_template=False, details=True, max_tokens=4)).to_pydict()["a"][0]
+    assert "Paris" in row["value"]
+    assert row["prompt_tokens"] == 5
+
+
+def test_several_batches_and_two_columns(ask: Any) -> None:
+    df = daft.from_pydict({"id": list(range(30)), "q": [f"{i}" for i in range(30)]})
+    df = df.with_column("a", ask("q", ["x", "y"], batch_size=7)).with_column("b", ask("a", ["z"], batch_size=11))
+    rows = df.to_pydict()
+    assert rows["id"] == list(range(30))
+    assert set(rows["a"]) <= {"x", "y"}
+    assert set(rows["b"]) == {"z"}
+
+
+# What is refused before anything is loaded.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temprature": 1.0}, "Did you mean 'temperature'"),
+        ({"batchsize": 3}, "Did you mean 'batch_size'"),
+        ({"max_model_len": 3}, "engine_args"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+        ({"n": 2}, "one answer"),
+        ({"guided_json": {}}, "return_format"),
+        ({"engine_args": {"max_modellen": 3}}, "Did you mean 'max_model_len'"),
+        ({"engine_args": {"model": "x"}}, "may not hold 'model'"),
+        ({"gpus": 2, "engine_args": {"tensor_parallel_size": 4}}, "gpus=4"),
+        ({"gpus": 1.5}, "whole number"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"on_error": "ignore"}, "on_error"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
+        ({"system_message": "x", "apply_chat_template": False}, "chat template"),
+        ({"model": "smollm2-135n"}, "Did you mean 'smollm2-135m'"),
+        ({"model": ""}, "model"),
+        ({"stall_timeout": 0}, "stall_timeout"),
+    ],
+)
+def test_options_are_checked_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        prompt(col("q"), **{"gpus": 0, **options})
+
+
+def test_wrong_model_folder(tmp_path: Any) -> None:
+    with pytest.raises(ModelError, match="no model folder"):
+        prompt(col("q"), model="./no/such/folder", gpus=0)
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        prompt(col("q"), model=str(tmp_path), gpus=0)
+
+
+@pytest.mark.parametrize("form", [[], ["a", ""], [1, 2], "text", 3, {"type": "strin"}, Literal[1], int])
+def test_return_formats_that_are_not_understood(form: Any) -> None:
+    with pytest.raises(SchemaError):
+        prompt(col("q"), form, gpus=0)
+
+
+def test_messages_is_a_column() -> None:
+    with pytest.raises(OptionError, match="column"):
+        prompt("question", gpus=0)  # type: ignore[arg-type]
+
+
+def test_no_gpu_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    import importlib
+
+    module = importlib.import_module("daft_vllm.udf.prompt")
+    monkeypatch.setattr(module, "_said", set())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for _ in range(2):
+        prompt(col("q"))
+    assert caplog.text.count("no GPU is visible") == 1

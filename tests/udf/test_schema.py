@@ -1,0 +1,105 @@
+"""Column types of JSON schemas, and values shaped for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from daft import DataType, Series
+from pydantic import BaseModel
+
+from daft_vllm.errors import SchemaError
+from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.schema import column_type, resolve, to_column_value
+
+TEXT, INT, FLOAT = DataType.string(), DataType.int64(), DataType.float64()
+
+
+@pytest.mark.parametrize(
+    ("schema", "dtype"),
+    [
+        ({"type": "integer"}, INT),
+        ({"type": "number"}, FLOAT),
+        ({"type": ["string", "null"]}, TEXT),
+        ({"type": ["integer", "number"]}, FLOAT),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, INT),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, TEXT),
+        ({"enum": ["a", None]}, TEXT),
+        ({"enum": [1, 2]}, INT),
+        ({"const": True}, DataType.bool()),
+        ({"type": "array", "items": {"type": "number"}}, DataType.list(FLOAT)),
+        ({"type": "array", "prefixItems": [{"type": "number"}], "items": False}, TEXT),
+        ({"type": "object"}, TEXT),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, TEXT),
+        ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "boolean"}}}, DataType.bool()),
+        ({"type": "object", "properties": {"a": {}, "b": {"type": "null"}}},
+         DataType.struct({"a": TEXT, "b": DataType.null()})),
+        (
+            {
+                "$ref": "#/$defs/node",
+                "$defs": {
+                    "node": {
+                        "type": "object",
+                        "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+                    }
+                },
+            },
+            DataType.struct({"v": INT, "next": TEXT}),
+        ),
+    ],
+)  # fmt: skip
+def test_column_types(schema: dict[str, Any], dtype: DataType) -> None:
+    assert column_type(schema) == dtype
+
+
+@pytest.mark.parametrize("reference", ["http://elsewhere/x.json", "#/nowhere", "#/a/7"])
+def test_references_that_lead_nowhere(reference: str) -> None:
+    with pytest.raises(SchemaError, match="refers to"):
+        resolve(reference, {"a": [1]})
+
+
+def test_values_are_shaped_for_their_column() -> None:
+    dtype = DataType.struct({"a": TEXT, "b": DataType.list(FLOAT), "c": INT})
+    value = to_column_value({"a": {"k": [1]}, "b": [1, 2.5, None], "c": 3.0, "extra": 1}, dtype)
+    assert value == {"a": '{"k": [1]}', "b": [1.0, 2.5, None], "c": 3}
+    series = Series.from_arrow(pa.array([value, None], type=dtype.to_arrow_dtype()), dtype=dtype)
+    assert series.to_pylist() == [value, None]
+
+
+class Inner(BaseModel):
+    x: int
+
+
+class Outer(BaseModel):
+    inner: Inner
+    items: list[Inner] = []
+    note: str | None = None
+
+
+def test_parse_accounts_for_every_answer() -> None:
+    form = ReturnFormat.of(Outer)
+    assert form.parse('{"inner":{"x":1}}').value == {"inner": {"x": 1}, "items": [], "note": None}
+    for bad, where in (('{"inner":{"x":"no"}}', "inner.x"), ("{}", "inner"), ("not json", "the whole")):
+        parsed = form.parse(bad)
+        assert parsed.value is None
+        assert parsed.error is not None
+        assert parsed.error.code == "invalid_output"
+        assert where in parsed.error.message
+    by_schema = ReturnFormat.of({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    assert by_schema.parse('{"n": 3}').value == {"n": 3}
+    assert by_schema.parse('{"n": "3"}').error.code == "invalid_output"  # type: ignore[union-attr]
+    assert by_schema.parse('{"n": ').error.code == "invalid_output"  # type: ignore[union-attr]
+    assert ReturnFormat.of(["a"]).parse("b").error.code == "invalid_output"  # type: ignore[union-attr]
+    assert ReturnFormat.of(None).parse("anything").value == "anything"
+
+
+def test_local_models_survive_dafts_pickle() -> None:
+    """A model defined in the user's script is sent to the worker by value."""
+    from daft import pickle
+
+    class Local(BaseModel):
+        n: int
+
+    form = pickle.loads(pickle.dumps(ReturnFormat.of(Local)))
+    assert form.parse('{"n": 5}').value == {"n": 5}
