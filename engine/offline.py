@@ -73,10 +73,8 @@ class OfflineEngine:
     def __init__(self, config: EngineConfig, *, check_chat_template: bool = True) -> None:
         self.config = config
         self._state = _EngineThread(config)
-        # Garbage collection ends the engine, and so does the interpreter's exit: weakref.finalize would come after
-        # multiprocessing's own exit function, which joins vLLM's core and so waits for ever.
-        # Neither leaves vLLM time to end by itself: Daft waits 5 seconds for a UDF process, vLLM may take longer.
-        self._finalizer = weakref.finalize(self, _EngineThread.stop, self._state, grace=0.0)
+        # weakref.finalize's own exit hook would come after multiprocessing's, which joins vLLM's core: for ever.
+        self._finalizer = weakref.finalize(self, self._state.stop, grace=0.0)
         self._finalizer.atexit = False
         try:
             self._state.start()
@@ -141,7 +139,7 @@ class OfflineEngine:
 
     def close(self) -> None:
         """Stop vLLM and leave no process behind; waiting calls raise ``EngineClosedError``. Safe to call twice."""
-        atexit.unregister(self._finalizer)
+        atexit.unregister(self._state.leave)
         if self._finalizer.detach() is not None:
             self._state.stop(grace=GRACE_SECONDS)
 
@@ -244,8 +242,16 @@ class _EngineThread:
             self._thread.join(timeout=grace + 5.0)
         if self._core is not None:
             self._core.kill()
-        if self._over is None:
-            self._over = EngineClosedError("the engine is closed.")
+        self._over = self._over or EngineClosedError("the engine is closed.")
+
+    def leave(self) -> None:
+        """Kill vLLM's processes, for an interpreter that is about to end and takes the thread with it.
+
+        Daft waits 5 seconds for a UDF process to end; vLLM alone may take longer to end in good order.
+        """
+        self._over = self._over or EngineClosedError("the interpreter is ending.")
+        if self._core is not None:
+            self._core.leave()
 
     def _call_soon(self, function: object, *args: object) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import sys
 import threading
 import time
@@ -117,6 +119,7 @@ class PromptActor:
         with self._lock:
             spec = self._spec
             if self._engine is None or self._engine.is_over:
+                _leave_quickly()
                 started = time.monotonic()
                 config = replace(spec.engine, model=resolve_model(spec.engine.model))
                 check_before_load(config, spec.format.constraint)
@@ -184,7 +187,10 @@ def actor_expression(
     max_concurrency: int,
     batch_size: int,
 ) -> daft.Expression:
-    """Return the expression that answers ``prompts`` on actors with ``spec``; see ``prompt`` for the rest."""
+    """Return the expression that answers ``prompts`` on actors with ``spec``; see ``prompt`` for the rest.
+
+    Daft 0.7 starts processes whenever ``max_concurrency`` is set, whatever ``use_process`` says.
+    """
 
     class Prompt(PromptActor):
         @daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
@@ -192,10 +198,30 @@ def actor_expression(
             return self.answer(prompts)
 
     wrapped = daft.cls(
-        gpus=spec.engine.gpus, use_process=use_process, max_concurrency=max_concurrency, name_override="prompt"
+        gpus=spec.engine.gpus,
+        use_process=use_process,
+        max_concurrency=max_concurrency if use_process else None,
+        name_override="prompt",
     )(Prompt)
     expression: daft.Expression = wrapped(spec)(prompts)
     return expression
+
+
+def _leave_quickly() -> None:
+    """Let a UDF process of Daft's native runner end without tearing torch down.
+
+    Daft waits 5 seconds for it and then reports an error; torch and vLLM alone may take 3 of them. By then every batch
+    has been handed over. Registered before the engine is opened, so it runs after the engine's own exit function.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == "daft.execution.udf_worker":
+        atexit.register(_end_process)
+
+
+def _end_process() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _in_ray_actor() -> bool:

@@ -120,6 +120,8 @@ def prompt(
     for name, value in (("max_concurrency", max_concurrency), ("batch_size", batch_size)):
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} is a whole number of at least 1, got {value!r}.")
+    if max_concurrency > 1 and not use_process:
+        raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
     if system_message is not None and not apply_chat_template:
         raise OptionError("system_message needs the chat template: write it into the prompts, or drop it.")
     check_known_model(model)

@@ -113,7 +113,6 @@ def demo(
         system_message=SYSTEM_MESSAGE,
         model=model,
         max_tokens=128,
-        frequency_penalty=0.5,
         engine_args={"max_model_len": 2048},
     )
     table = pq.read_table(output)

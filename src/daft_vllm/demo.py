@@ -45,7 +45,7 @@ class Label(BaseModel):
 
     category: Category
     audience: Audience
-    description: str = Field(pattern=r"^[A-Z][A-Za-z0-9 ,'()/.+-]{8,58}$")
+    description: str = Field(pattern=r"^[A-Z][A-Za-z0-9 ,'()/.+-]{8,48}$")
 
 
 def package_table() -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -94,10 +95,10 @@ def test_a_stopped_core_is_noticed_then_an_interrupt_and_close(tiny: str) -> Non
 
 
 OWNER = """
-import sys, time
+import json, sys, time
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 if __name__ == "__main__":
-    engine = OfflineEngine(EngineConfig(sys.argv[1], {args!r}))
+    engine = OfflineEngine(EngineConfig(sys.argv[1], json.loads(sys.argv[3])))
     print("PIDS", *engine.process_ids, flush=True)
     if sys.argv[2] == "exit":
         raise SystemExit("an exception with the engine open")
@@ -109,9 +110,12 @@ if __name__ == "__main__":
 def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: str) -> None:
     """Neither by an exception at top level, nor by a kill in mid-generation."""
     script = tmp_path / "owner.py"
-    script.write_text(OWNER.replace("{args!r}", repr(TINY_ARGS)), encoding="utf-8")
+    script.write_text(OWNER, encoding="utf-8")
     owner = subprocess.Popen(
-        [sys.executable, str(script), tiny, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, str(script), tiny, how, json.dumps(TINY_ARGS)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert owner.stdout is not None
     pids = next([int(pid) for pid in line.split()[1:]] for line in owner.stdout if line.startswith("PIDS"))

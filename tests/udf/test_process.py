@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -40,7 +41,7 @@ if __name__ == "__main__":
     df = df.with_column(
         "a",
         prompt(col("q"), Answer, model=model, gpus=0, max_tokens=24, details=True, batch_size=750,
-               engine_args=%(args)r),
+               engine_args=json.loads(sys.argv[4])),
     ).collect()
     out = df.to_pydict()
     answers = dict(zip(out["id"], out["a"]))
@@ -53,19 +54,21 @@ if __name__ == "__main__":
         "driver_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "torch": "torch" in sys.modules,
     }))
-""" % {"args": TINY_ARGS}
+"""
 
 
 @pytest.mark.parametrize("runner", ["native", "ray"])
 def test_two_thousand_rows(tiny: str, tmp_path: Path, runner: str) -> None:
     """Every id comes back, the bad rows are errors, the driver stays small, nothing is left running."""
-    import json
-
     before = vllm_processes()
     script = tmp_path / "job.py"
     script.write_text(SCRIPT, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script), tiny, runner, "2000"], capture_output=True, text=True, timeout=380, check=False
+        [sys.executable, str(script), tiny, runner, "2000", json.dumps(TINY_ARGS)],
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.strip().splitlines()[-1])
@@ -108,5 +111,3 @@ def test_import_is_quick_and_light() -> None:
         """
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-

