@@ -12,7 +12,7 @@ import psutil
 
 from daft_vllm.engine.config import EngineConfig, require_vllm
 from daft_vllm.engine.environment import default_engine_args, prepare_environment
-from daft_vllm.engine.request import ErrorValue, Outcome
+from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.errors import EngineStartError, OptionError
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class Core:
         Raises:
             vllm.v1.engine.exceptions.EngineDeadError: the engine is gone. Any other failure is the row's outcome.
         """
+        from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -146,14 +147,11 @@ class Core:
                 last = output
         except EngineDeadError:
             raise
-        except ValueError as e:  # vLLM's validation errors are ValueErrors
-            return Outcome.failed("invalid_request", str(e), prompt_tokens=prompt_tokens)
         except Exception as e:
-            return Outcome.failed(
-                "engine_error",
-                f"{type(e).__name__}: {e.__cause__ or e}",
-                prompt_tokens=prompt_tokens,
-            )
+            cause = e.__cause__ or e  # vLLM wraps what it did not expect in an EngineGenerateError
+            refused = isinstance(cause, (VLLMClientError, ValueError))
+            code: ErrorCode = "invalid_request" if refused else "engine_error"
+            return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=prompt_tokens)
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=prompt_tokens)
         return _outcome(last, row)
