@@ -1,0 +1,60 @@
+"""The actor itself, called as Daft calls it: series in, series out, metrics and live counters on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daft import Series
+from daft.udf.metrics import _metrics_context
+
+from daft_vllm import EngineConfig, OfflineEngine, SamplingOptions
+from daft_vllm.errors import RowError
+from daft_vllm.udf.actor import PromptActor, PromptSpec
+from daft_vllm.udf.progress import read_progress
+from daft_vllm.udf.return_format import ReturnFormat
+from tests.conftest import ENGINE_ARGS
+
+
+def spec_of(smollm2: str, return_format: Any = None, **changes: Any) -> PromptSpec:
+    return PromptSpec(
+        engine=EngineConfig(smollm2, dict(ENGINE_ARGS), gpus=0),
+        sampling=SamplingOptions(max_tokens=6),
+        format=ReturnFormat.of(return_format),
+        **changes,
+    )
+
+
+def test_a_batch_is_answered_and_counted(engine: OfflineEngine, smollm2: str, tmp_path: Path) -> None:
+    before = engine.stats()
+    actor = PromptActor(spec_of(smollm2, ["yes", "no"], details=True, progress_folder=str(tmp_path)))
+    with _metrics_context() as metrics:
+        result = actor.answer(Series.from_pylist(["Is ice cold?", None, "word " * 2000], name="q"))
+    assert result.name() == "q"
+    rows = result.to_pylist()
+    assert rows[0]["value"] in ("yes", "no")
+    assert [row["error"] and row["error"].split(":")[0] for row in rows] == [None, "null_prompt", "prompt_too_long"]
+    assert metrics is not None
+    assert actor._opened() is engine
+    live = read_progress(str(tmp_path))
+    assert live["workers"] == 1
+    assert live["done"] == before.done + 3
+    assert live["failed"] == before.failed + 1
+
+
+def test_answers_that_do_not_satisfy_their_format_are_failures(
+    engine: OfflineEngine, smollm2: str, tmp_path: Path
+) -> None:
+    """Nothing that vLLM returns is believed: an answer is checked against the format, and counted if it fails."""
+    from daft_vllm import Outcome
+
+    actor = PromptActor(spec_of(smollm2, {"type": "object"}, progress_folder=str(tmp_path), on_error="raise"))
+    actor._opened()
+    outcomes = [Outcome(text='{"a": 1}', finish_reason="stop"), Outcome(text="[]", finish_reason="stop")]
+    parsed = [actor._parse(outcome) for outcome in outcomes]
+    failed_before = engine.stats().failed
+    with _metrics_context(), pytest.raises(RowError, match=r"1 of 2 rows have no value \(invalid_output 1\)"):
+        actor._report(outcomes, parsed)
+    assert parsed[0].value == '{"a": 1}'
+    assert read_progress(str(tmp_path))["failed"] == failed_before + 1
