@@ -32,17 +32,19 @@ types: .venv/ready
 
 .venv: .venv/ready
 
-.venv/ready: requirements-cpu.txt pyproject.toml
+$(UV):
+	$(PYTHON) -m venv .venv-uv
+	.venv-uv/bin/pip install -q uv
+
+.venv/ready: requirements-cpu.txt pyproject.toml | $(UV)
 	@echo "== installing the pinned packages into .venv (2 GB to download, half a minute on a fast line)"
-	@test -x $(UV) || { $(PYTHON) -m venv .venv-uv && .venv-uv/bin/pip install -q uv; }
 	@test -x $(BIN)/python || $(UV) venv -q --python $(PYTHON) .venv
 	$(UV) pip sync -q --python $(BIN)/python requirements-cpu.txt
 	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 # Refresh the pinned set: newest versions that pyproject.toml allows.
-lock:
-	@test -x $(UV) || { $(PYTHON) -m venv .venv-uv && .venv-uv/bin/pip install -q uv; }
+lock: | $(UV)
 	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra demo --extra test --extra dev \
 	  --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header -o .lock.part
 	{ echo "# Made by 'make lock' from pyproject.toml; install with --no-deps."; grep -v "sys_platform == 'never'" .lock.part; } \

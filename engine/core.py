@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -173,17 +172,6 @@ class Core:
                 self.llm.shutdown(timeout=grace)
             self.llm.shutdown = lambda *_: None  # its __del__ would call it in a half-gone interpreter, and fail
             self.llm = None
-        self.kill()
-
-    def leave(self) -> None:
-        """Kill vLLM's processes and leave its front end as it is, for an interpreter that is about to end.
-
-        Callable from any thread.
-        """
-        for name in ("vllm", "asyncio"):  # they would report the death that is meant
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        if self.llm is not None:
-            self.llm.shutdown = lambda *_: None
         self.kill()
 
     def kill(self) -> None:

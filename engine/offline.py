@@ -74,13 +74,13 @@ class OfflineEngine:
         self.config = config
         self._state = _EngineThread(config)
         # weakref.finalize's own exit hook would come after multiprocessing's, which joins vLLM's core: for ever.
+        # No grace: Daft waits 5 seconds for a UDF process to end, vLLM alone may take longer to end in good order.
         self._finalizer = weakref.finalize(self, self._state.stop, grace=0.0)
         self._finalizer.atexit = False
         try:
             self._state.start()
-            atexit.register(
-                self._finalizer
-            )  # after vLLM imported multiprocessing: exit functions run last in, first out
+            # After vLLM imported multiprocessing: exit functions run last in, first out.
+            atexit.register(self._finalizer)
             core = self._state.core
             self._renderer = RequestRenderer(config, core.llm.renderer, core.max_model_len)
             if check_chat_template:
@@ -139,7 +139,7 @@ class OfflineEngine:
 
     def close(self) -> None:
         """Stop vLLM and leave no process behind; waiting calls raise ``EngineClosedError``. Safe to call twice."""
-        atexit.unregister(self._state.leave)
+        atexit.unregister(self._finalizer)
         if self._finalizer.detach() is not None:
             self._state.stop(grace=GRACE_SECONDS)
 
@@ -249,15 +249,6 @@ class _EngineThread:
         if self._core is not None:
             self._core.kill()
         self._over = self._over or EngineClosedError("the engine is closed.")
-
-    def leave(self) -> None:
-        """Kill vLLM's processes, for an interpreter that is about to end and takes the thread with it.
-
-        Daft waits 5 seconds for a UDF process to end; vLLM alone may take longer to end in good order.
-        """
-        self._over = self._over or EngineClosedError("the interpreter is ending.")
-        if self._core is not None:
-            self._core.leave()
 
     def _call_soon(self, function: object, *args: object) -> None:
         try:

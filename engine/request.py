@@ -8,9 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 from daft_vllm.engine.sampling import SamplingOptions
 
-Role = Literal["system", "user", "assistant"]
-"""The chat roles that a text prompt is made of."""
-
 ErrorCode = Literal[
     "null_prompt",
     "empty_prompt",

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,12 +18,11 @@ WRITE_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes the counters that ``read`` returns to a file of its own in ``folder``, from a thread, until ``close``."""
+    """Writes the counters that ``read`` returns to a file of its own in ``folder``, as long as that is there."""
 
     def __init__(self, folder: str, read: Callable[[], Mapping[str, float]]) -> None:
         self._path = Path(folder) / f"{os.getpid()}-{uuid.uuid4().hex}.json"
         self._read = read
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="daft-vllm-progress", daemon=True)
         self._thread.start()
 
@@ -33,14 +33,9 @@ class ProgressWriter:
             part.write_text(json.dumps(self._read()), encoding="utf-8")
             part.replace(self._path)
 
-    def close(self) -> None:
-        """Write a last time and stop."""
-        self._stop.set()
-        self._thread.join(timeout=1.0)
-        self.write()
-
     def _run(self) -> None:
-        while not self._stop.wait(WRITE_SECONDS):
+        while self._path.parent.is_dir():
+            time.sleep(WRITE_SECONDS)
             self.write()
 
 

@@ -135,7 +135,9 @@ def run_job(
             raise OptionError(f"the input has a column {name!r} already: choose other names for the new columns.")
     write = _writer(output)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="daft-vllm-") as folder, _watching(folder, watch):
+    # A worker that is late may still write while the folder is removed.
+    temporary = tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
+    with temporary as folder, _watching(folder, watch):
         whole = "__daft_vllm__"
         answered = df.with_column(whole, prompt(messages, details=True, progress_folder=folder, **options))
         result = answered.with_columns({column: col(whole).get("value"), error_column: col(whole).get("error")})
