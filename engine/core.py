@@ -5,30 +5,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from daft_vllm.engine.config import EngineConfig, require_vllm
 from daft_vllm.engine.environment import default_engine_args, prepare_environment
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
+from daft_vllm.engine.rows import Prepared
 from daft_vllm.errors import EngineStartError, OptionError
 
 if TYPE_CHECKING:
-    from vllm import RequestOutput, SamplingParams
+    from vllm import RequestOutput
 
 GRACE_SECONDS = 10.0
 """How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
 KILL_SECONDS = 2.0
 """How long to wait for killed processes to be gone."""
-
-
-class Prepared(NamedTuple):
-    """A row as vLLM takes it."""
-
-    token_ids: list[int]
-    params: SamplingParams
-    guided: bool
 
 
 class StepWatch:
@@ -85,6 +78,7 @@ class Core:
         self.processes = list(processes)
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
+        self.block_size: int = llm.vllm_config.cache_config.block_size
 
     @classmethod
     def start(cls, config: EngineConfig) -> Core:
@@ -100,6 +94,8 @@ class Core:
         prepare_environment(cpu=cpu)
         from vllm import AsyncEngineArgs
         from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.utils.ompmultiprocessing import OMPProcessManager
         from vllm.v1.engine.async_llm import AsyncLLM
 
         if cpu != current_platform.is_cpu():
@@ -120,17 +116,26 @@ class Core:
         watch = StepWatch()
         before = _children()
         try:
-            llm = AsyncLLM.from_engine_args(
-                AsyncEngineArgs(model=config.model, disable_log_stats=True, **args),
-                stat_loggers=[watch.logger_factory()],
+            if cpu and int(args.get("tensor_parallel_size", 1)) * int(args.get("pipeline_parallel_size", 1)) == 1:
+                args["distributed_executor_backend"] = "daft_vllm.engine.executor.InCoreExecutor"
+            vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
+                UsageContext.ENGINE_CONTEXT
             )
+            # On a CPU: variables that bind OpenMP's threads, for the core's process.
+            with OMPProcessManager(vllm_config).configure_omp_envs(rank=0, local_rank=0):
+                llm = AsyncLLM.from_vllm_config(
+                    vllm_config,
+                    usage_context=UsageContext.ENGINE_CONTEXT,
+                    stat_loggers=[watch.logger_factory()],
+                    disable_log_stats=True,
+                )
         except Exception as e:
             kill_processes([p for p in _children() if p not in before])
             raise EngineStartError(_why_not_started(config, e)) from e
         return cls(llm, watch, [p for p in _children() if p not in before])
 
-    async def generate(self, request_id: str, row: Prepared) -> Outcome:
-        """Generate the answer of one row.
+    async def generate(self, request_id: str, row: Prepared, queue_seconds: float = 0.0) -> Outcome:
+        """Generate the answer of one row, which waited ``queue_seconds`` before.
 
         Raises:
             vllm.v1.engine.exceptions.EngineDeadError: the engine is gone. Any other failure is the row's outcome.
@@ -139,10 +144,10 @@ class Core:
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        prompt_tokens = len(row.token_ids)
+        prompt_tokens = row.tokens.size
         last: RequestOutput | None = None
         try:
-            async for output in self.llm.generate(tokens_input(row.token_ids), row.params, request_id):
+            async for output in self.llm.generate(tokens_input(row.tokens.tolist()), row.params, request_id):
                 last = output
         except EngineDeadError:
             raise
@@ -153,7 +158,7 @@ class Core:
             return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=prompt_tokens)
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=prompt_tokens)
-        return _outcome(last, row)
+        return _outcome(last, row, queue_seconds)
 
     def is_dead(self) -> bool:
         """Whether vLLM has noticed that its core is gone."""
@@ -201,7 +206,7 @@ def kill_processes(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(doomed, timeout=KILL_SECONDS)
 
 
-def _outcome(output: RequestOutput, row: Prepared) -> Outcome:
+def _outcome(output: RequestOutput, row: Prepared, queue_seconds: float) -> Outcome:
     completion = output.outputs[0]
     error = None
     if completion.finish_reason not in ("stop", "length"):
@@ -218,9 +223,10 @@ def _outcome(output: RequestOutput, row: Prepared) -> Outcome:
     return Outcome(
         text=completion.text,
         finish_reason=completion.finish_reason,
-        prompt_tokens=len(row.token_ids),
+        prompt_tokens=row.tokens.size,
         cached_tokens=output.num_cached_tokens or 0,
         completion_tokens=len(completion.token_ids),
+        queue_seconds=queue_seconds,
         error=error,
     )
 

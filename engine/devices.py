@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -78,9 +79,17 @@ class GpuClaim:
         self._files.append(file)
         return True
 
-    def apply(self) -> None:
-        """Let this process see the claimed GPUs only. Call it before CUDA is used."""
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let processes that are started inside see the claimed GPUs only."""
+        before = os.environ.get(MASK)
         os.environ[MASK] = ",".join(self.ids)
+        try:
+            yield
+        finally:
+            os.environ.pop(MASK)
+            if before is not None:
+                os.environ[MASK] = before
 
     def release(self) -> None:
         """Give the GPUs back."""

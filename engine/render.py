@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from daft_vllm.engine.config import EngineConfig
-from daft_vllm.engine.core import Prepared
+from daft_vllm.engine.prefix import Tokens
 from daft_vllm.engine.request import Outcome, Request
+from daft_vllm.engine.rows import Prepared
 from daft_vllm.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
@@ -65,7 +69,7 @@ class RequestRenderer:
                 where.append(i)
             except Exception as e:
                 rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
-        params: dict[tuple[int, int], SamplingParams] = {}
+        recipes: dict[tuple[int, int], tuple[SamplingParams, bytes]] = {}
         for i, token_ids in zip(where, self._tokenize(texts, [requests[i] for i in where]), strict=True):
             request = requests[i]
             token_ids = self._truncated(request, token_ids)
@@ -80,9 +84,11 @@ class RequestRenderer:
                 )
             else:
                 key = (id(request.sampling), id(request.constraint))
-                if key not in params:
-                    params[key] = request.sampling.to_vllm(request.constraint)
-                rows[i] = Prepared(token_ids, params[key], request.constraint is not None)
+                if key not in recipes:
+                    recipes[key] = (request.sampling.to_vllm(request.constraint), _recipe(request))
+                params, recipe = recipes[key]
+                tokens: Tokens = np.array(token_ids, dtype=np.int32)
+                rows[i] = Prepared(tokens, params, request.constraint is not None, recipe)
         return [row for row in rows if row is not None]
 
     def _chat_text(self, request: Request) -> str:
@@ -128,6 +134,13 @@ class RequestRenderer:
             text = self._chat_text(replace(request, prompt=tokenizer.decode(own)))
             token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         return token_ids
+
+
+def _recipe(request: Request) -> bytes:
+    """Return a digest of what determines the answer besides the prompt; empty if it is drawn at random."""
+    if request.sampling.temperature > 0 and request.sampling.seed is None:
+        return b""
+    return hashlib.blake2b(repr((request.sampling, request.constraint)).encode(), digest_size=16).digest()
 
 
 def _encodable(text: str) -> str:

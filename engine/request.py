@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from daft_vllm.engine.sampling import SamplingOptions
@@ -25,6 +25,9 @@ answer in the model's context. ``invalid_prompt``: the chat template or the toke
 vLLM refused its options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
 guided answer does not satisfy its format. ``engine_error``: vLLM failed on this row and went on.
 """
+
+
+_DEFAULT = SamplingOptions()
 
 
 class ErrorValue(NamedTuple):
@@ -65,7 +68,7 @@ class Request:
 
     prompt: str | None
     system_message: str | None = None
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingOptions = _DEFAULT
     constraint: Constraint | None = None
     apply_chat_template: bool = True
     chat_template_kwargs: Mapping[str, Any] | None = None
@@ -79,8 +82,7 @@ class Request:
         return messages
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one row: a text, or an error, never neither.
 
     Attributes:
@@ -89,6 +91,7 @@ class Outcome:
         prompt_tokens: tokens of the rendered prompt. 0 if it was never tokenized.
         cached_tokens: those of them that came from the prefix cache.
         completion_tokens: tokens generated.
+        queue_seconds: how long the row waited before vLLM took it. 0 if it never waited.
         error: why there is no usable answer, or None.
     """
 
@@ -97,6 +100,7 @@ class Outcome:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    queue_seconds: float = 0.0
     error: ErrorValue | None = None
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -73,7 +74,18 @@ class SamplingOptions(BaseModel):
         Raises:
             OptionError: an option is unknown, of the wrong type or out of range.
         """
-        for name in options:
+        cls.check_names(options, also_known=also_known)
+        try:
+            return cls(**options)
+        except ValidationError as e:
+            raise OptionError(
+                "; ".join(f"option {'.'.join(map(str, x['loc'])) or 'values'}: {x['msg']}" for x in e.errors())
+            ) from None
+
+    @classmethod
+    def check_names(cls, names: Iterable[str], *, also_known: tuple[str, ...] = ()) -> None:
+        """Raise ``OptionError`` for a name that is no sampling option; arguments as in ``of``."""
+        for name in names:
             if name in REFUSED:
                 raise OptionError(f"option {name!r} is not available here: {REFUSED[name]}.")
             if name not in cls.model_fields:
@@ -82,12 +94,14 @@ class SamplingOptions(BaseModel):
                     f"Sampling options: {', '.join(cls.model_fields)}. "
                     "Options of the engine (max_model_len, dtype, ...) go into engine_args={...}."
                 )
-        try:
-            return cls(**options)
-        except ValidationError as e:
-            raise OptionError(
-                "; ".join(f"option {'.'.join(map(str, x['loc'])) or 'values'}: {x['msg']}" for x in e.errors())
-            ) from None
+
+    def but(self, options: dict[str, Any]) -> SamplingOptions:
+        """Return these options with some of them replaced.
+
+        Raises:
+            OptionError: an option is of the wrong type or out of range.
+        """
+        return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
 
     def to_vllm(self, constraint: Constraint | None) -> SamplingParams:
         """Return vLLM's own object, asking for the final output only. Imports vLLM."""

@@ -13,18 +13,24 @@ class EngineStats:
 
     Attributes:
         rows: rows given to the engine.
-        pending: rows that wait for room in vLLM.
+        pending: rows that wait for room in vLLM, or for a row that is computed in their place.
         in_flight: rows inside vLLM.
         done: rows with an outcome, failed ones among them.
         failed: rows whose outcome is an error, null prompts left out.
         abandoned: rows whose caller went away (interrupted, or the engine died) before they had an outcome.
-        prompt_tokens: prompt tokens of the rows that were generated.
+        duplicates: rows that got the answer of a row like them, without being computed.
+        prompt_tokens: prompt tokens of the rows that were generated; duplicates are not.
         cached_tokens: those of them that came from the prefix cache.
+        computed_tokens: those of them that did not.
+        optimal_tokens: the fewest that any order of these rows could have computed, had the cache room for all.
         completion_tokens: tokens generated.
         steps: steps of vLLM's scheduler.
         mean_running: mean number of running sequences over those steps.
         peak_running: the most sequences that ran in one step.
         preemptions: sequences that vLLM had to put back for lack of KV cache.
+        busy_seconds: time with rows inside vLLM.
+        idle_seconds: time without.
+        queue_seconds: time that rows waited for room in vLLM, summed over rows.
     """
 
     rows: int = 0
@@ -33,22 +39,39 @@ class EngineStats:
     done: int = 0
     failed: int = 0
     abandoned: int = 0
+    duplicates: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    computed_tokens: int = 0
+    optimal_tokens: int = 0
     completion_tokens: int = 0
     steps: int = 0
     mean_running: float = 0.0
     peak_running: int = 0
     preemptions: int = 0
+    busy_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    queue_seconds: float = 0.0
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome, *, duplicate: bool = False) -> None:
         """Count one more finished row."""
         self.done += 1
         self.failed += outcome.error is not None and outcome.error.code != "null_prompt"
-        if outcome.finish_reason is not None:
+        if duplicate:
+            self.duplicates += 1
+        elif outcome.finish_reason is not None:
             self.prompt_tokens += outcome.prompt_tokens
             self.cached_tokens += outcome.cached_tokens
+            self.computed_tokens += outcome.prompt_tokens - outcome.cached_tokens
             self.completion_tokens += outcome.completion_tokens
+
+    def since(self, before: EngineStats) -> EngineStats:
+        """Return what was added after ``before``; ``pending``, ``in_flight`` and ``peak_running`` as they are now."""
+        now = {"pending": self.pending, "in_flight": self.in_flight, "peak_running": self.peak_running}
+        added = {name: value - getattr(before, name) for name, value in self.as_dict().items() if name not in now}
+        running = self.mean_running * self.steps - before.mean_running * before.steps
+        added["mean_running"] = round(running / added["steps"], 2) if added["steps"] else 0.0
+        return EngineStats(**{**added, **now})
 
     def check(self) -> None:
         """Raise ``AssertionError`` unless every row is accounted for."""

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from daft_vllm.cli import app
 from daft_vllm.errors import OptionError
-from daft_vllm.job import prompt_column, read_table
+from daft_vllm.job import read_table
+from daft_vllm.udf.template import prompt_column
 from tests.conftest import ENGINE_ARGS
 
 runner = CliRunner()

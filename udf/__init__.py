@@ -1,5 +1,6 @@
 """Daft and nothing of vLLM's internals: columns in, columns out."""
 
 from daft_vllm.udf.prompt import prompt
+from daft_vllm.udf.shared_first import SharedFirst, shared_first
 
-__all__ = ["prompt"]
+__all__ = ["SharedFirst", "prompt", "shared_first"]

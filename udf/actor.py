@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import itertools
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import daft
 import pyarrow as pa
 from daft import DataType, Series
 from daft.udf.metrics import increment_counter
 
-from daft_vllm.engine import EngineConfig, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.engine.devices import GpuClaim, visible_gpus
+from daft_vllm.engine import EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.preflight import check_before_load
 from daft_vllm.engine.request import count_by_code
-from daft_vllm.errors import RowError
+from daft_vllm.errors import EngineClosedError, OptionError, RowError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.engines import shared_engine
 from daft_vllm.udf.progress import ProgressWriter
 from daft_vllm.udf.return_format import Parsed, ReturnFormat
 
 logger = logging.getLogger("daft_vllm")
+
+_METRICS = (
+    "duplicates",
+    "prompt_tokens",
+    "cached_tokens",
+    "computed_tokens",
+    "optimal_tokens",
+    "completion_tokens",
+    "steps",
+    "preemptions",
+)
+"""Counters of ``EngineStats`` that go to Daft's metrics."""
+
+_RAY_BATCHES = 2
+"""Batches that Daft 0.7 keeps outstanding for each Ray actor, and so the threads that an actor needs."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,8 @@ class PromptSpec:
         apply_chat_template: False sends the prompts as they are.
         chat_template_kwargs: handed to the chat template.
         on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
+        row_options: names of the sampling options that come with each row.
+        dedupe: compute identical rows once.
         details: whether the column holds a struct with the value, or the value alone.
         claim_gpus: take free GPUs of this machine, because nobody else hands them out.
         progress_folder: where live counters are written. None: nowhere.
@@ -54,6 +73,8 @@ class PromptSpec:
     apply_chat_template: bool = True
     chat_template_kwargs: Mapping[str, Any] | None = None
     on_error: Literal["null", "raise"] = "null"
+    row_options: tuple[str, ...] = ()
+    dedupe: bool = True
     details: bool = False
     claim_gpus: bool = False
     progress_folder: str | None = None
@@ -74,10 +95,27 @@ def details_type(value: DataType) -> DataType:
             "prompt_tokens": DataType.int64(),
             "cached_tokens": DataType.int64(),
             "completion_tokens": DataType.int64(),
+            "queue_seconds": DataType.float64(),
             "error": DataType.string(),
         }
     )
     return struct
+
+
+class _Batch(NamedTuple):
+    """A batch on its way.
+
+    Attributes:
+        name: the name of the series that it came as.
+        rows: how many rows it has.
+        refused: the outcomes of rows that were not given to the engine, by their place.
+        future: the outcomes of the others, in their order.
+    """
+
+    name: str
+    rows: int
+    refused: Mapping[int, Outcome]
+    future: Future[list[Outcome]]
 
 
 class PromptActor:
@@ -91,29 +129,80 @@ class PromptActor:
         self._spec = spec
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
-        self._claim: GpuClaim | None = None
+        self._before = self._counted = EngineStats()
         self._progress: ProgressWriter | None = None
         self._invalid = 0
 
-    def answer(self, prompts: Series) -> Series:
-        """Answer one batch: a string series in, a series of the spec's type and the same length out."""
+    def answer(self, prompts: Series, *options: Series) -> Series:
+        """Answer one batch: a string series in, a series of the spec's type and the same length out.
+
+        Args:
+            prompts: the prompts.
+            options: the spec's ``row_options``, each a series of the same length; null: the option's default.
+        """
+        batch = self._submit(prompts, options)
+        return self._result(batch, batch.future.result())
+
+    async def answer_async(self, prompts: Series, *options: Series) -> Series:
+        """Do as ``answer`` does; rendering and parsing happen in other threads than the event loop's."""
+        batch = await asyncio.to_thread(self._submit, prompts, options)
+        # If the query is cancelled, so is the future, and with it the rows.
+        outcomes = await asyncio.wrap_future(batch.future)
+        return await asyncio.to_thread(self._result, batch, outcomes)
+
+    def _submit(self, prompts: Series, options: Sequence[Series]) -> _Batch:
         spec = self._spec
         texts = prompts.to_pylist()
-        requests = [
-            Request(
-                text,
-                system_message=spec.system_message,
-                sampling=spec.sampling,
-                constraint=spec.format.constraint,
-                apply_chat_template=spec.apply_chat_template,
-                chat_template_kwargs=spec.chat_template_kwargs,
+        refused: dict[int, Outcome] = {}
+        requests: list[Request] = []
+        for i, (text, sampling) in enumerate(zip(texts, self._sampling(len(texts), options), strict=True)):
+            if isinstance(sampling, OptionError):
+                refused[i] = Outcome.failed("invalid_request", str(sampling))
+                continue
+            requests.append(
+                Request(
+                    text,
+                    system_message=spec.system_message,
+                    sampling=sampling,
+                    constraint=spec.format.constraint,
+                    apply_chat_template=spec.apply_chat_template,
+                    chat_template_kwargs=spec.chat_template_kwargs,
+                )
             )
-            for text in texts
-        ]
-        outcomes = self._opened().run(requests) if requests else []
+        return _Batch(prompts.name(), len(texts), refused, self._given_to_engine(requests))
+
+    def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
+        future: Future[list[Outcome]] = Future()
+        if not requests:
+            future.set_result([])
+            return future
+        try:
+            return self._opened().submit(requests, dedupe=self._spec.dedupe)
+        except EngineClosedError:  # idle, it had to make room for another query's in this very moment
+            return self._opened().submit(requests, dedupe=self._spec.dedupe)
+
+    def _sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
+        """Return each row's sampling options, or why they can't be used."""
+        spec = self._spec
+        if not options:
+            yield from itertools.repeat(spec.sampling, rows)
+            return
+        seen: dict[tuple[Any, ...], SamplingOptions | OptionError] = {}
+        for values in zip(*(series.to_pylist() for series in options), strict=True):
+            if values not in seen:
+                try:
+                    given = {n: v for n, v in zip(spec.row_options, values, strict=True) if v is not None}
+                    seen[values] = spec.sampling.but(given)
+                except OptionError as e:
+                    seen[values] = e
+            yield seen[values]
+
+    def _result(self, batch: _Batch, answered: list[Outcome]) -> Series:
+        rest = iter(answered)
+        outcomes = [batch.refused.get(i) or next(rest) for i in range(batch.rows)]
         parsed = [self._parse(outcome) for outcome in outcomes]
         self._report(outcomes, parsed)
-        return self._series(outcomes, parsed).rename(prompts.name())
+        return self._series(outcomes, parsed).rename(batch.name)
 
     def _opened(self) -> OfflineEngine:
         with self._lock:
@@ -123,11 +212,14 @@ class PromptActor:
                 started = time.monotonic()
                 config = replace(spec.engine, model=resolve_model(spec.engine.model))
                 check_before_load(config, spec.format.constraint)
-                if spec.claim_gpus and config.gpus > 0 and self._claim is None and not _in_ray_actor():
-                    self._claim = GpuClaim(config.gpus, visible_gpus())
-                    self._claim.apply()
-                self._engine = shared_engine(config, check_chat_template=spec.apply_chat_template)
-                logger.info("loaded %s in %.1f s", spec.engine.model, time.monotonic() - started)
+                self._engine = shared_engine(
+                    config,
+                    check_chat_template=spec.apply_chat_template,
+                    claim_gpus=spec.claim_gpus and not _in_ray_actor(),
+                )
+                self._engine.forget_answers()  # those of earlier queries
+                self._before = self._counted = self._engine.stats()
+                logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
                 if spec.progress_folder is not None and self._progress is None:
                     self._progress = ProgressWriter(spec.progress_folder, self._counters)
             return self._engine
@@ -142,8 +234,8 @@ class PromptActor:
         failed = [p.error for p in parsed if p.error is not None and p.error.code != "null_prompt"]
         increment_counter("rows", len(outcomes), description="rows answered, failed ones among them")
         increment_counter("rows failed", len(failed), description="rows with an error in place of a value")
-        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
-            increment_counter(name.replace("_", " "), sum(getattr(outcome, name) for outcome in outcomes))
+        for name, amount in self._progress_since_last_batch().items():
+            increment_counter(name.replace("_", " "), amount)
         with self._lock:
             self._invalid += sum(p.error is not None and o.error is None for p, o in zip(parsed, outcomes, strict=True))
         if self._progress is not None:
@@ -156,10 +248,20 @@ class PromptActor:
                 raise RowError(message)
             logger.warning(message)
 
+    def _progress_since_last_batch(self) -> dict[str, int]:
+        """Return what the engine's counters grew by since a batch was last reported."""
+        with self._lock:
+            now, before = self._engine.stats() if self._engine is not None else EngineStats(), self._counted
+            self._counted = now
+        return {name: int(getattr(now.since(before), name)) for name in _METRICS}
+
     def _counters(self) -> Mapping[str, float]:
-        """Return the engine's counters, with answers that don't satisfy their format among the failed rows."""
-        counters = self._engine.stats().as_dict() if self._engine is not None else {}
-        return {**counters, "failed": counters.get("failed", 0) + self._invalid}
+        """Return the engine's counters for this query: its own from the start on, and all that ran beside it. Answers
+        that don't satisfy their format are among the failed rows.
+        """
+        stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
+        stats.failed += self._invalid
+        return stats.as_dict()
 
     def _series(self, outcomes: list[Outcome], parsed: list[Parsed]) -> Series:
         spec = self._spec
@@ -173,6 +275,7 @@ class PromptActor:
             "prompt_tokens": pa.array([o.prompt_tokens for o in outcomes], type=pa.int64()),
             "cached_tokens": pa.array([o.cached_tokens for o in outcomes], type=pa.int64()),
             "completion_tokens": pa.array([o.completion_tokens for o in outcomes], type=pa.int64()),
+            "queue_seconds": pa.array([o.queue_seconds for o in outcomes], type=pa.float64()),
             "error": pa.array([str(p.error) if p.error else None for p in parsed], type=pa.large_string()),
         }
         struct = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
@@ -181,29 +284,48 @@ class PromptActor:
 
 def actor_expression(
     spec: PromptSpec,
-    prompts: daft.Expression,
+    columns: Sequence[daft.Expression],
     *,
     use_process: bool,
     max_concurrency: int,
     batch_size: int,
 ) -> daft.Expression:
-    """Return the expression that answers ``prompts`` on actors with ``spec``; see ``prompt`` for the rest.
+    """Return the expression that answers ``columns`` on actors with ``spec``; see ``prompt`` for the rest.
 
-    Daft 0.7 starts processes whenever ``max_concurrency`` is set, whatever ``use_process`` says.
+    In processes the method is a plain one: natively Daft then hands each process one batch at a time, and on Ray two,
+    which a threaded actor works on at once. In the driver it is a coroutine, of which Daft 0.7 runs up to 64 at once.
+
+    Args:
+        spec: what the actors do.
+        columns: the prompts, then the spec's ``row_options``.
+        use_process: see ``prompt``.
+        max_concurrency: see ``prompt``.
+        batch_size: see ``prompt``.
     """
+    method = daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
+    if use_process:
 
-    class Prompt(PromptActor):
-        @daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
-        def __call__(self, prompts: Series) -> Series:
-            return self.answer(prompts)
+        class Prompt(PromptActor):
+            @method
+            def __call__(self, prompts: Series, *options: Series) -> Series:
+                return self.answer(prompts, *options)
 
-    wrapped = daft.cls(
-        gpus=spec.engine.gpus,
-        use_process=use_process,
-        max_concurrency=max_concurrency if use_process else None,
-        name_override="prompt",
-    )(Prompt)
-    expression: daft.Expression = wrapped(spec)(prompts)
+        wrapped = daft.cls(
+            gpus=spec.engine.gpus,
+            use_process=True,
+            max_concurrency=max_concurrency,
+            name_override="prompt",
+            ray_options={"max_concurrency": _RAY_BATCHES},
+        )(Prompt)
+    else:
+
+        class StreamingPrompt(PromptActor):
+            @method
+            async def __call__(self, prompts: Series, *options: Series) -> Series:
+                return await self.answer_async(prompts, *options)
+
+        wrapped = daft.cls(gpus=spec.engine.gpus, name_override="prompt")(StreamingPrompt)
+    expression: daft.Expression = wrapped(spec)(*columns)
     return expression
 
 

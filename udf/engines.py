@@ -1,42 +1,70 @@
-"""The engine of this process: opened on first use, reused by every expression that wants the same one."""
+"""The engines of this process: opened on first use, reused by every expression that wants the same one."""
 
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
+from daft_vllm.engine.devices import GpuClaim, visible_gpus
+
+
+class _Open(NamedTuple):
+    engine: OfflineEngine
+    claim: GpuClaim | None
+
+    def close(self) -> None:
+        self.engine.close()
+        if self.claim is not None:
+            self.claim.release()
+
 
 _lock = threading.Lock()
-_open: dict[str, OfflineEngine] = {}
+_open: dict[str, _Open] = {}
 
 
-def shared_engine(config: EngineConfig, *, check_chat_template: bool) -> OfflineEngine:
+def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus: bool = False) -> OfflineEngine:
     """Return this process's engine for ``config``, loading the model if that was not done yet.
 
     An engine that died is replaced. Idle engines with another config are closed first: two models seldom fit. Blocks
     other callers while a model loads.
 
+    Args:
+        config: how to start the engine.
+        check_chat_template: refuse a model without a chat template.
+        claim_gpus: take free GPUs of this machine for it, because nobody else hands them out.
+
     Raises:
+        DeviceError: too few GPUs are free.
         Everything that ``OfflineEngine`` raises.
     """
     key = repr(config)
     with _lock:
-        engine = _open.get(key)
-        if engine is not None and not engine.is_over:
-            return engine
+        if key in _open and not _open[key].engine.is_over:
+            return _open[key].engine
         for other, idle in list(_open.items()):
-            stats = idle.stats()
-            if idle.is_over or stats.pending + stats.in_flight == 0:
+            stats = idle.engine.stats()
+            if idle.engine.is_over or stats.pending + stats.in_flight == 0:
                 idle.close()
                 del _open[other]
-        engine = OfflineEngine(config, check_chat_template=check_chat_template)
-        _open[key] = engine
+        claim = GpuClaim(config.gpus, visible_gpus()) if claim_gpus and config.gpus > 0 else None
+        try:
+            if claim is None:
+                engine = OfflineEngine(config, check_chat_template=check_chat_template)
+            else:
+                with claim.applied():
+                    engine = OfflineEngine(config, check_chat_template=check_chat_template)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
+        _open[key] = _Open(engine, claim)
         return engine
 
 
 def close_engines() -> None:
-    """Close every engine of this process."""
+    """Close every engine of this process: their memory and their GPUs are free again."""
     with _lock:
-        for engine in _open.values():
-            engine.close()
+        for opened in _open.values():
+            opened.close()
         _open.clear()

@@ -23,28 +23,39 @@ class ProgressWriter:
     def __init__(self, folder: str, read: Callable[[], Mapping[str, float]]) -> None:
         self._path = Path(folder) / f"{os.getpid()}-{uuid.uuid4().hex}.json"
         self._read = read
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="daft-vllm-progress", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
         """Write the counters now. A folder that is gone means that nobody watches any more."""
-        with contextlib.suppress(OSError):
-            part = self._path.with_suffix(f".{threading.get_ident()}.part")
+        # Read and written in one go: what was read earlier must not be written later.
+        with self._lock, contextlib.suppress(OSError):
+            part = self._path.with_suffix(".part")
             part.write_text(json.dumps(self._read()), encoding="utf-8")
             part.replace(self._path)
 
     def _run(self) -> None:
         while self._path.parent.is_dir():
-            time.sleep(WRITE_SECONDS)
             self.write()
+            time.sleep(WRITE_SECONDS)
 
 
 def read_progress(folder: str) -> dict[str, float]:
-    """Return the sum of every worker's counters in ``folder``, by the names of ``EngineStats``, and ``workers``."""
+    """Return every worker's counters in ``folder`` together, by the names of ``EngineStats``, and ``workers``.
+
+    They are sums, except ``mean_running``, which is the mean over all steps, and ``peak_running``, the highest.
+    """
     total = dict.fromkeys([*EngineStats.names(), "workers"], 0.0)
+    running = 0.0
     for path in Path(folder).glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
-            for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+            counters = json.loads(path.read_text(encoding="utf-8"))
+            peak = max(total["peak_running"], counters["peak_running"])
+            for name, value in counters.items():
                 total[name] += value
+            total["peak_running"] = peak
             total["workers"] += 1
+            running += counters["mean_running"] * counters["steps"]
+    total["mean_running"] = running / total["steps"] if total["steps"] else 0.0
     return total

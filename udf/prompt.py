@@ -36,6 +36,7 @@ _OWN_OPTIONS = (
     "use_process",
     "max_concurrency",
     "batch_size",
+    "dedupe",
     "on_error",
     "details",
     "stall_timeout",
@@ -56,9 +57,10 @@ def prompt(
     truncate_prompt_tokens: int | None = None,
     truncation_side: Literal["left", "right"] = "right",
     gpus: float | None = None,
-    use_process: bool = True,
+    use_process: bool | Literal["auto"] = "auto",
     max_concurrency: int = 1,
     batch_size: int = BATCH_SIZE,
+    dedupe: bool = True,
     on_error: Literal["null", "raise"] = "null",
     details: bool = False,
     stall_timeout: float = 300.0,
@@ -67,8 +69,9 @@ def prompt(
 ) -> daft.Expression:
     """Answer every prompt of a string column with a model that vLLM runs inside this query.
 
-    Rows in equal rows out, in their order. A row that cannot be answered is null, with its reason in ``details`` and
-    in the log; a null prompt gives a null. Options are checked here, before any model is loaded.
+    Rows in equal rows out, each beside the columns that it came with. A row that cannot be answered is null, with its
+    reason in ``details`` and in the log; a null prompt gives a null. Options are checked here, before any model is
+    loaded.
 
     Args:
         messages: a string column; each string is one user message.
@@ -88,20 +91,26 @@ def prompt(
         truncation_side: the side of the text that is cut, ``"right"`` (default: the end) or ``"left"``.
         gpus: GPUs of each engine: 0 for the CPU, a share such as 0.5, or a whole number, which is then the tensor
             parallel size. None (default): 1 where a GPU is visible, else 0.
-        use_process: run each engine in a process of its own (default). False: in the driver, where the model stays
-            loaded for the next query.
+        use_process: True runs each engine in a process of its own, which gets one batch at a time (on Ray two) and
+            keeps the rows' order. False runs one engine in the driver: up to 64 batches are in flight at once, the
+            engine never empties between two of them, rows share prefixes across batches, and the model stays loaded for
+            the next query; batches come back in the order in which they are done. "auto" (default): False for one
+            engine on Daft's native runner, else True.
         max_concurrency: engines in all. Default 1.
         batch_size: rows handed to an engine at once. Default 2048.
+        dedupe: compute rows with the same prompt and options once, where the answer is determined: at temperature 0 or
+            with a seed. Default True.
         on_error: ``"null"`` (default): a failed row is null. ``"raise"``: the query fails with ``RowError`` after the
             batch in which a row failed.
         details: True gives a struct: ``value``, ``text`` (what the model wrote), ``finish_reason``, ``prompt_tokens``,
-            ``cached_tokens``, ``completion_tokens``, ``error`` (code and reason, or null).
+            ``cached_tokens``, ``completion_tokens``, ``queue_seconds``, ``error`` (code and reason, or null).
         stall_timeout: seconds without a step of vLLM's scheduler after which the engine is taken for dead.
         progress_folder: a folder in which each engine keeps its counters up to date, one JSON file each.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
             ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
             repetition_penalty, seed, max_tokens, min_tokens, stop, stop_token_ids, include_stop_str_in_output,
             ignore_eos, bad_words, logit_bias, allowed_token_ids, skip_special_tokens, spaces_between_special_tokens.
+            Each may be a column in place of a value: ``max_tokens=col("limit")``; null is the default.
 
     Returns:
         An expression of the type that ``return_format`` and ``details`` say.
@@ -120,6 +129,12 @@ def prompt(
     for name, value in (("max_concurrency", max_concurrency), ("batch_size", batch_size)):
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} is a whole number of at least 1, got {value!r}.")
+    if use_process == "auto":
+        use_process = _auto_process(max_concurrency)
+    if not isinstance(use_process, bool):
+        raise OptionError(f"use_process is True, False or 'auto', got {use_process!r}.")
+    if not use_process and daft.get_or_infer_runner_type() == "ray":
+        raise OptionError("use_process=False runs the engine in the driver, which has no place on Ray: leave it out.")
     if max_concurrency > 1 and not use_process:
         raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
     if system_message is not None and not apply_chat_template:
@@ -128,6 +143,7 @@ def prompt(
     check_model_folder(model)
     if gpus is None:
         gpus = _default_gpus()
+    row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
     spec = PromptSpec(
         engine=EngineConfig(
             model=model,
@@ -138,23 +154,36 @@ def prompt(
             gpus=gpus,
             stall_timeout=stall_timeout,
         ),
-        sampling=SamplingOptions.of(options, also_known=_OWN_OPTIONS),
+        sampling=SamplingOptions.of(_of_every_row(options), also_known=_OWN_OPTIONS),
         format=ReturnFormat.of(return_format),
         system_message=system_message,
         apply_chat_template=apply_chat_template,
         chat_template_kwargs=dict(chat_template_kwargs) if chat_template_kwargs else None,
         on_error=on_error,
+        row_options=tuple(row_options),
+        dedupe=dedupe,
         details=details,
-        claim_gpus=use_process,
+        claim_gpus=True,
         progress_folder=progress_folder,
     )
     return actor_expression(
         spec,
-        messages.cast(daft.DataType.string()),
+        [messages.cast(daft.DataType.string()), *row_options.values()],
         use_process=use_process,
         max_concurrency=max_concurrency,
         batch_size=batch_size,
     )
+
+
+def _auto_process(max_concurrency: int) -> bool:
+    """Return what ``use_process="auto"`` means for this query."""
+    return max_concurrency > 1 or daft.get_or_infer_runner_type() == "ray"
+
+
+def _of_every_row(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are the same for every row; those of single rows are checked for their names only."""
+    SamplingOptions.check_names(options, also_known=_OWN_OPTIONS)
+    return {name: value for name, value in options.items() if not isinstance(value, daft.Expression)}
 
 
 def _default_gpus() -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
-    from daft_vllm.udf import prompt
+    from daft_vllm.udf import prompt, shared_first
 
 _HOMES = {
     "Constraint": "daft_vllm.engine",
@@ -23,6 +23,7 @@ _HOMES = {
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
     "prompt": "daft_vllm.udf",
+    "shared_first": "daft_vllm.udf",
 }
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Request",
     "SamplingOptions",
     "prompt",
+    "shared_first",
 ]
 __version__ = "0.1.0"
 

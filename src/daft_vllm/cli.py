@@ -41,6 +41,9 @@ def run(
     choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
     system: Annotated[str | None, typer.Option(help="Instructions put before every prompt.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="Take only the first N rows.")] = None,
+    shared_first: Annotated[
+        bool, typer.Option(help="Put the prompt's lines into the order in which rows share the longest prefixes.")
+    ] = False,
     column: Annotated[str, typer.Option(help="Name of the answers' column.")] = "answer",
     error_column: Annotated[str, typer.Option(help="Name of the column with the reason of a failure.")] = "error",
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
@@ -69,9 +72,15 @@ def run(
             "temperature": temperature,
         }
         _quiet()
-        from daft_vllm.job import prompt_column, read_table
+        from daft_vllm.job import read_table
+        from daft_vllm.udf.shared_first import shared_first as put_shared_first
+        from daft_vllm.udf.template import prompt_column
 
         df = read_table(input)
+        if shared_first:
+            plan = put_shared_first(df, prompt)
+            console.print(f"shared fields first: {plan}", highlight=False)
+            prompt = plan.template
         messages = prompt_column(prompt, df)
         if limit is not None:
             df = df.limit(limit)
@@ -141,7 +150,13 @@ def _run(df: Any, messages: Any, output: str, **options: Any) -> int:
     table.add_row("seconds, load included", f"{summary.seconds:.1f}")
     table.add_row("prompt tokens", f"{summary.prompt_tokens}")
     table.add_row("of them from the prefix cache", f"{_share(summary.cached_tokens, summary.prompt_tokens):.0%}")
+    table.add_row("computed, and the least possible", f"{summary.computed_tokens}, {summary.optimal_tokens}")
     table.add_row("completion tokens", f"{summary.completion_tokens}")
+    table.add_row("rows answered like another", f"{summary.duplicates}")
+    table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
+    table.add_row("sequences put back for lack of KV cache", f"{summary.preemptions}")
+    table.add_row("seconds with rows in vLLM", f"{summary.busy_seconds:.1f}")
+    table.add_row("a row's wait for vLLM, on average", f"{summary.queue_seconds / max(1, summary.rows):.1f} s")
     console.print(table)
     return summary.failed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import string
 import tempfile
 import threading
 import time
@@ -16,9 +15,9 @@ from typing import Any
 import daft
 import pyarrow as pa
 import pyarrow.parquet as pq
-from daft import DataFrame, col, lit
+from daft import DataFrame, col
 
-from daft_vllm.errors import OptionError, suggest
+from daft_vllm.errors import OptionError
 from daft_vllm.udf import prompt
 from daft_vllm.udf.progress import read_progress
 
@@ -43,6 +42,12 @@ class Summary:
         prompt_tokens: prompt tokens of the generated rows.
         cached_tokens: those of them that came from the prefix cache.
         completion_tokens: tokens generated.
+        optimal_tokens: the fewest prompt tokens that any order of the rows could have computed.
+        duplicates: rows that got the answer of a row like them.
+        mean_running: mean number of sequences that vLLM ran at once, per engine.
+        preemptions: sequences that vLLM had to put back for lack of KV cache.
+        busy_seconds: time with rows inside vLLM, summed over engines.
+        queue_seconds: time that rows waited for vLLM, summed over rows.
     """
 
     rows: int
@@ -51,6 +56,17 @@ class Summary:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    optimal_tokens: int
+    duplicates: int
+    mean_running: float
+    preemptions: int
+    busy_seconds: float
+    queue_seconds: float
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens that were computed: those that did not come from the prefix cache."""
+        return self.prompt_tokens - self.cached_tokens
 
 
 def read_table(path: str) -> DataFrame:
@@ -68,41 +84,6 @@ def read_table(path: str) -> DataFrame:
         return READERS[suffix](path)
     except FileNotFoundError as e:
         raise OptionError(f"there is no input {path!r}: {e}") from e
-
-
-def prompt_column(template: str, df: DataFrame) -> daft.Expression:
-    """Return the expression that fills ``template`` ('Summarise: {text}') from the columns of ``df``.
-
-    Braces are doubled to be meant literally. A row with a null in one of the columns has a null prompt.
-
-    Raises:
-        OptionError: a field is not a column, or the template has none.
-    """
-    names = df.schema().column_names()
-    parts: list[daft.Expression] = []
-    fields = 0
-    try:
-        for text, name, spec, conversion in string.Formatter().parse(template):
-            if text:
-                parts.append(lit(text))
-            if name is None:
-                continue
-            if spec or conversion or name not in names:
-                hint = suggest(name, names)
-                raise OptionError(
-                    f"the prompt's field {{{name}}} is not a column.{hint} Columns: {', '.join(names)}. "
-                    "Write {{ and }} for braces."
-                )
-            fields += 1
-            parts.append(col(name).cast(daft.DataType.string()))
-    except ValueError as e:
-        raise OptionError(f"the prompt {template!r} cannot be read: {e}. Write {{{{ and }}}} for braces.") from None
-    if not fields:
-        raise OptionError(f"the prompt {template!r} names no column: write {{{names[0] if names else 'text'}}}.")
-    expression = parts[0]
-    for part in parts[1:]:
-        expression = expression + part
-    return expression
 
 
 def run_job(
@@ -150,6 +131,12 @@ def run_job(
         prompt_tokens=int(counters["prompt_tokens"]),
         cached_tokens=int(counters["cached_tokens"]),
         completion_tokens=int(counters["completion_tokens"]),
+        optimal_tokens=int(counters["optimal_tokens"]),
+        duplicates=int(counters["duplicates"]),
+        mean_running=counters["mean_running"],
+        preemptions=int(counters["preemptions"]),
+        busy_seconds=counters["busy_seconds"],
+        queue_seconds=counters["queue_seconds"],
     )
 
 

@@ -119,7 +119,7 @@ def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: 
     )
     assert owner.stdout is not None
     pids = next([int(pid) for pid in line.split()[1:]] for line in owner.stdout if line.startswith("PIDS"))
-    assert len(pids) >= 2
+    assert pids
     if how == "kill":
         time.sleep(1.0)
         owner.kill()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from daft_vllm import Constraint, OfflineEngine, Request, SamplingOptions
+from daft_vllm.engine.prefix import optimal_prompt_tokens
 from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 
@@ -69,10 +72,82 @@ def test_order_and_identity_under_many_callers(engine: OfflineEngine) -> None:
 def test_more_rows_than_fit_into_vllm(engine: OfflineEngine) -> None:
     """Rows wait here and enter as others leave: every one is answered, in order."""
     rows = 400
-    requests = [Request("Pick.", constraint=Constraint(choices=(f"{i % 7}",))) for i in range(rows)]
+    requests = [Request(f"Pick {i}.", constraint=Constraint(choices=(f"{i % 7}",))) for i in range(rows)]
     outcomes = engine.run(requests)
     assert [o.text for o in outcomes] == [f"{i % 7}" for i in range(rows)]
-    assert engine.stats().peak_running <= 256
+    stats = engine.stats()
+    assert stats.peak_running <= 256
+    assert 0 < stats.mean_running <= stats.peak_running
+    assert stats.busy_seconds > 0
+    assert stats.queue_seconds > 0
+    assert max(o.queue_seconds for o in outcomes) > min(o.queue_seconds for o in outcomes) >= 0
+
+
+def test_each_shared_prefix_is_computed_once(engine: OfflineEngine) -> None:
+    """Rows of many prefixes, shuffled, from two callers: what is computed is what no order could do without."""
+    block_size = engine._state.core.block_size
+    rng = random.Random(7)
+    prompts = [
+        f"Prefix {p} " + " ".join(f"{p}-{w}" for w in range(80)) + f" and row {r}" for p in range(6) for r in range(6)
+    ]
+    rng.shuffle(prompts)
+    requests = [Request(p, sampling=SamplingOptions(max_tokens=2), apply_chat_template=False) for p in prompts]
+    tokenizer = engine._state.core.llm.renderer.get_tokenizer()
+    optimum = optimal_prompt_tokens([tokenizer(p)["input_ids"] for p in prompts], block_size)
+    before = engine.stats()
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [o for half in pool.map(engine.run, (requests[:18], requests[18:])) for o in half]
+    computed = sum(o.prompt_tokens - o.cached_tokens for o in outcomes)
+    added = engine.stats().since(before)
+    assert added.computed_tokens == computed
+    assert computed <= 1.02 * optimum
+    assert optimum < 0.5 * added.prompt_tokens
+
+
+def test_identical_rows_are_computed_once(engine: OfflineEngine) -> None:
+    requests = [Request(f"Name colour {i % 4}.", sampling=SHORT) for i in range(40)]
+    engine.forget_answers()
+    before = engine.stats()
+    outcomes = engine.run(requests)
+    added = engine.stats().since(before)
+    assert (added.rows, added.done, added.duplicates) == (40, 40, 36)
+    assert added.completion_tokens == sum(o.completion_tokens for o in outcomes[:4])
+    assert [o.text for o in outcomes] == [o.text for o in outcomes[:4]] * 10
+    assert all(o.cached_tokens == o.prompt_tokens for o in outcomes[4:])
+
+    before = engine.stats()
+    again = engine.run(requests, dedupe=False)
+    assert engine.stats().since(before).duplicates == 0
+    assert [o.text for o in again] == [o.text for o in outcomes]
+
+    drawn = SamplingOptions(max_tokens=12, temperature=1.5)
+    before = engine.stats()
+    texts = [o.text for o in engine.run([Request("Tell me a story.", sampling=drawn)] * 8)]
+    assert len(set(texts)) > 1
+    seeded = [Request("Tell me a story.", sampling=drawn.but({"seed": i % 2})) for i in range(8)]
+    texts = [o.text for o in engine.run(seeded)]
+    assert texts == texts[:2] * 4
+    assert engine.stats().since(before).duplicates == 6
+    engine.stats().check()
+
+
+def test_a_caller_that_leaves_does_not_take_others_rows_with_it(engine: OfflineEngine) -> None:
+    """Its rows end, unless another caller waits for the same: that one gets its answer."""
+    story = SamplingOptions(max_tokens=60, ignore_eos=True)
+    mine = [Request(f"Story {i}", sampling=story) for i in range(600)]
+    theirs = [Request(f"Story {i}", sampling=story) for i in (0, 599)]
+    before = engine.stats()
+    leaving, staying = engine.submit(mine), engine.submit(theirs)
+    time.sleep(0.5)
+    leaving.cancel()
+    assert [o.completion_tokens for o in staying.result(timeout=120)] == [60, 60]
+    while engine.stats().in_flight or engine.stats().pending:
+        time.sleep(0.05)
+    added = engine.stats().since(before)
+    assert added.rows == 602
+    assert added.done + added.abandoned == 602
+    assert added.abandoned >= 400
+    engine.stats().check()
 
 
 def test_duplicates_and_unicode(engine: OfflineEngine) -> None:
@@ -134,8 +209,8 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
     """The renderer cuts the user's text and keeps the template around it."""
     from dataclasses import replace
 
-    from daft_vllm.engine.core import Prepared
     from daft_vllm.engine.render import RequestRenderer
+    from daft_vllm.engine.rows import Prepared
 
     core = engine._state.core
     tokenizer = core.llm.renderer.get_tokenizer()
@@ -144,15 +219,15 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
         config = replace(engine.config, truncate_prompt_tokens=200, truncation_side=side)
         (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
         assert isinstance(row, Prepared)
-        assert 190 <= len(row.token_ids) <= 200
-        text = tokenizer.decode(row.token_ids)
+        assert 190 <= len(row.tokens) <= 200
+        text = tokenizer.decode(row.tokens)
         assert kept in text
         assert f" {lost}<" not in text
         assert text.rstrip().endswith("assistant")
     config = replace(engine.config, truncate_prompt_tokens=-1)
     (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
     assert isinstance(row, Prepared)
-    assert len(row.token_ids) <= core.max_model_len - 1
+    assert len(row.tokens) <= core.max_model_len - 1
     with pytest.raises(OptionError, match="does not fit"):
         RequestRenderer(replace(config, truncate_prompt_tokens=5000), core.llm.renderer, core.max_model_len)
 

@@ -14,7 +14,16 @@ from daft_vllm import OfflineEngine, prompt
 from daft_vllm.errors import ModelError, OptionError, RowError, SchemaError
 from tests.conftest import ENGINE_ARGS
 
-DETAILS = ["value", "text", "finish_reason", "prompt_tokens", "cached_tokens", "completion_tokens", "error"]
+DETAILS = [
+    "value",
+    "text",
+    "finish_reason",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "queue_seconds",
+    "error",
+]
 
 
 class Colour(enum.Enum):
@@ -138,9 +147,44 @@ def test_several_batches_and_two_columns(ask: Any) -> None:
     df = daft.from_pydict({"id": list(range(30)), "q": [f"{i}" for i in range(30)]})
     df = df.with_column("a", ask("q", ["x", "y"], batch_size=7)).with_column("b", ask("a", ["z"], batch_size=11))
     rows = df.to_pydict()
-    assert rows["id"] == list(range(30))
+    assert sorted(rows["id"]) == list(range(30))  # batches come back in the order in which they are done
     assert set(rows["a"]) <= {"x", "y"}
     assert set(rows["b"]) == {"z"}
+
+
+def test_the_engine_stays_full_between_batches(engine: OfflineEngine, ask: Any) -> None:
+    """Batches of 4 rows run side by side, and share a prefix across."""
+    before = engine.stats()
+    df = daft.from_pydict({"id": list(range(96)), "q": ["word " * 100 + str(i) for i in range(96)]})
+    answers = df.with_column("a", ask("q", details=True, max_tokens=8, ignore_eos=True, batch_size=4)).to_pydict()
+    added = engine.stats().since(before)
+    assert sorted(answers["id"]) == list(range(96))
+    assert added.done == 96
+    assert added.mean_running > 12
+    assert added.cached_tokens > 0.6 * added.prompt_tokens
+
+
+def test_options_by_row(ask: Any) -> None:
+    """Columns in place of values: null is the default, a bad value is the row's error."""
+    limits = [1, 3, None, 0, 5]
+    df = daft.from_pydict({"id": list(range(5)), "q": ["Count."] * 5, "n": limits, "t": [0.0, 0.0, 0.0, 0.0, -1.0]})
+    asked = ask("q", max_tokens=col("n"), temperature=col("t"), ignore_eos=True, details=True, min_tokens=1)
+    rows = df.with_column("a", asked).to_pydict()["a"]
+    assert [row["completion_tokens"] for row in rows] == [1, 3, rows[2]["completion_tokens"], 0, 0]
+    assert rows[2]["completion_tokens"] > 5
+    assert rows[3]["error"].startswith("invalid_request: ")
+    assert "max_tokens" in rows[3]["error"]
+    assert "temperature" in rows[4]["error"]
+    with pytest.raises(OptionError, match="Did you mean 'max_tokens'"):
+        ask("q", max_token=col("n"))
+
+
+def test_identical_rows_once(engine: OfflineEngine, ask: Any) -> None:
+    df = daft.from_pydict({"q": ["Same."] * 20})
+    for dedupe, expected in ((True, 19), (False, 0)):
+        before = engine.stats()
+        assert len(set(df.with_column("a", ask("q", dedupe=dedupe)).to_pydict()["a"])) == 1
+        assert engine.stats().since(before).duplicates == expected
 
 
 # What is refused before anything is loaded.
@@ -164,6 +208,7 @@ def test_several_batches_and_two_columns(ask: Any) -> None:
         ({"gpus": 1.5}, "whole number"),
         ({"max_concurrency": 0}, "max_concurrency"),
         ({"max_concurrency": 2, "use_process": False}, "in the driver"),
+        ({"use_process": "yes"}, "use_process"),
         ({"batch_size": 0}, "batch_size"),
         ({"on_error": "ignore"}, "on_error"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),

@@ -1,0 +1,165 @@
+"""The waiting rows of all callers, in the order that computes each shared prefix once."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+
+from daft_vllm.engine.prefix import computed_tokens, shared_blocks
+from daft_vllm.engine.rows import Row
+
+_LATE_ROWS = 8192
+"""Below this, rows that arrive ahead of the sweep are kept apart from the many that were there before."""
+
+
+class PrefixQueue:
+    """Rows ordered by ``Row.key``, given out in sweeps through that order, like an elevator that only goes up.
+
+    A row that arrives ahead of the sweep joins it, one behind waits for the next: none waits longer than one sweep,
+    rows with the same blocks keep their order of arrival, and rows that share a prefix leave one after the other,
+    whichever caller they came from.
+
+    A row is taken out of order only where its answer would otherwise be the last: when its length, in decode steps, is
+    at least the steps that all waiting rows need together with every sequence of the engine busy. Left to the sweep
+    such a row would run on alone at the end. Where all rows may write equally much that never happens.
+
+    Not thread-safe. Adding and taking out n rows costs O(n log n) in all, nearly all of it in Python's own sort.
+
+    Args:
+        block_size: tokens of one KV block.
+        max_num_seqs: sequences that the engine runs at once.
+    """
+
+    def __init__(self, block_size: int, max_num_seqs: int) -> None:
+        self.optimal_tokens = 0
+        """Fewest prompt tokens that any order of the rows given out could have computed. Exact within a sweep: blocks
+        that a later sweep shares with an earlier one are counted again."""
+        self._block_size = block_size
+        self._max_num_seqs = max_num_seqs
+        self._rows: dict[bytes, Row] = {}
+        # Keys of rows, each list sorted downwards so that the next one is the last; those of rows that went ahead of
+        # the sweep, or were removed, stay in until the sweep passes them.
+        self._sweep: list[bytes] = []
+        self._late: list[bytes] = []
+        self._behind: list[bytes] = []  # not sorted: those of the next sweep
+        self._position = b""
+        self._gone_ahead: dict[bytes, Row] = {}
+        self._guess = 0
+        self._lengths: Counter[int] = Counter()  # how many waiting rows may write that many tokens
+        self._length_total = 0
+        self._longest = 0
+        self._ahead: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows.values())
+
+    def push(self, rows: Iterable[Row]) -> None:
+        """Add rows. Their keys have to differ from all others, as those of ``order_key`` do."""
+        new = {row.key: row for row in rows}
+        self._rows.update(new)
+        position = self._position
+        ahead = [key for key in new if key > position]
+        if len(ahead) < len(new):
+            self._behind.extend(key for key in new if key <= position)
+        # Python's sort merges runs that are sorted already. To merge a few into very many each time would still add up,
+        # so the few are gathered until they are a quarter.
+        self._late.extend(ahead)
+        self._late.sort(reverse=True)
+        if len(self._late) > max(_LATE_ROWS, len(self._sweep) // 4):
+            self._sweep.extend(self._late)
+            self._sweep.sort(reverse=True)
+            self._late.clear()
+        for length, count in Counter([row.max_tokens for row in new.values()]).items():
+            self._lengths[length] += count
+            self._length_total += length * count
+            self._longest = max(self._longest, length)
+
+    def pop(self) -> Row:
+        """Take the next row.
+
+        Raises:
+            IndexError: none is waiting.
+        """
+        if not self._rows:
+            raise IndexError("no row is waiting")
+        row = self._pop_long() or self._pop_next()
+        self._uncount(row)
+        if not self._rows:
+            self._end_sweep()
+        return row
+
+    def remove(self, unwanted: Callable[[Row], bool]) -> list[Row]:
+        """Take out and return the rows for which ``unwanted`` holds."""
+        removed = [row for row in self._rows.values() if unwanted(row)]
+        for row in removed:
+            del self._rows[row.key]
+            self._uncount(row)
+        if not self._rows:
+            self._end_sweep()
+        return removed
+
+    def _pop_next(self) -> Row:
+        while True:
+            key = self._next_key()
+            row = self._rows.pop(key, None)
+            if row is not None:
+                self._pass(row)
+                return row
+            gone = self._gone_ahead.pop(key, None)
+            if gone is not None:
+                self._pass(gone)
+
+    def _next_key(self) -> bytes:
+        """Take the next key of the sweep, the first one of the next sweep at its end."""
+        sweep, late = self._sweep, self._late
+        if not late:
+            if not sweep:
+                sweep, self._behind = self._behind, sweep
+                sweep.sort(reverse=True)
+                self._sweep = sweep
+            return sweep.pop()
+        if not sweep or late[-1] < sweep[-1]:
+            return late.pop()
+        return sweep.pop()
+
+    def _pop_long(self) -> Row | None:
+        """Take a row that would be the last to end, if there is one."""
+        if len(self._lengths) < 2 or self._longest * self._max_num_seqs < self._length_total:
+            return None
+        while True:
+            while self._ahead:
+                key = self._ahead.popleft()
+                row = self._rows.get(key)
+                if row is not None and row.max_tokens == self._longest:
+                    del self._rows[key]
+                    self._gone_ahead[key] = row
+                    return row
+            self._ahead.extend(sorted(key for key, row in self._rows.items() if row.max_tokens == self._longest))
+
+    def _pass(self, row: Row) -> None:
+        """Move the sweep to ``row`` and count what it costs at best."""
+        self._guess = shared = shared_blocks(self._position, row.key, self._block_size, self._guess)
+        if row.prepared.media and shared:
+            shared -= 1  # the block of media in the key
+        self.optimal_tokens += computed_tokens(row.prepared.tokens.size, shared, self._block_size)
+        self._position = row.key
+
+    def _end_sweep(self) -> None:
+        """Pass what went ahead, and start anew."""
+        for key in sorted(self._gone_ahead):
+            self._pass(self._gone_ahead[key])
+        for keys in (self._gone_ahead, self._sweep, self._late, self._behind, self._ahead):
+            keys.clear()
+        self._position = b""
+
+    def _uncount(self, row: Row) -> None:
+        length = row.max_tokens
+        self._length_total -= length
+        self._lengths[length] -= 1
+        if not self._lengths[length]:
+            del self._lengths[length]
+            if length == self._longest:
+                self._longest = max(self._lengths, default=0)

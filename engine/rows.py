@@ -1,0 +1,97 @@
+"""A row on its way through the engine, and the call that it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import time
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, NamedTuple
+
+from daft_vllm.engine.prefix import Tokens, order_key
+from daft_vllm.engine.request import Outcome
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+_sequence = itertools.count()
+
+
+class Prepared(NamedTuple):
+    """A row as vLLM takes it.
+
+    Attributes:
+        tokens: the prompt's token ids.
+        params: vLLM's sampling parameters.
+        guided: whether the output is held to a format.
+        recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
+        media: digest of the prompt's media. Empty: none.
+    """
+
+    tokens: Tokens
+    params: SamplingParams
+    guided: bool
+    recipe: bytes = b""
+    media: bytes = b""
+
+    def digest(self) -> bytes | None:
+        """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
+        if not self.recipe:
+            return None
+        return hashlib.sha256(b"".join((self.recipe, self.media, self.tokens.tobytes()))).digest()
+
+
+class Call:
+    """One caller's rows: fills up from the engine's thread, and wakes the caller when full or failed."""
+
+    def __init__(self, size: int) -> None:
+        self.outcomes: list[Outcome | None] = [None] * size
+        self.missing = size
+        self.future: Future[list[Outcome]] = Future()
+        self.since = time.monotonic()
+        if not size:
+            self.future.set_result([])
+
+    def put(self, index: int, outcome: Outcome) -> None:
+        """Set the outcome of row ``index``; the last one wakes the caller."""
+        self.outcomes[index] = outcome
+        self.missing -= 1
+        if self.missing == 0:
+            with contextlib.suppress(InvalidStateError):  # cancelled, or failed
+                self.future.set_result([outcome for outcome in self.outcomes if outcome is not None])
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` in the caller."""
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class Row:
+    """One row to be generated.
+
+    Attributes:
+        call: the call that waits for it.
+        index: its place in that call.
+        prepared: what vLLM is given.
+        key: its place in the order of the queue.
+        digest: see ``Prepared.digest``; None also where rows are not to be compared.
+        twins: rows that get the answer of this one, or None.
+        waited: seconds until vLLM took it.
+    """
+
+    __slots__ = ("call", "digest", "index", "key", "prepared", "twins", "waited")
+
+    def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
+        self.call = call
+        self.index = index
+        self.prepared = prepared
+        self.key = order_key(prepared.tokens, block_size, next(_sequence), prepared.media)
+        self.digest = prepared.digest() if dedupe else None
+        self.twins: list[Row] | None = None
+        self.waited = 0.0
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that its answer may have."""
+        return self.prepared.params.max_tokens or 1

@@ -1,0 +1,315 @@
+"""The thread that owns vLLM: its event loop, the rows that wait, the rows inside vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
+
+from daft_vllm.engine.config import EngineConfig
+from daft_vllm.engine.core import Core, StepWatch
+from daft_vllm.engine.duplicates import Duplicates
+from daft_vllm.engine.queue import PrefixQueue
+from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.rows import Call, Row
+from daft_vllm.engine.stats import EngineStats
+from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError
+
+WATCH_SECONDS = 0.5
+"""How often the engine looks whether vLLM is alive and makes progress."""
+
+
+class EngineThread:
+    """Drives vLLM from one thread: admits waiting rows as room appears, and watches that vLLM lives.
+
+    Fields are touched by that thread only, except where a method says otherwise. It is a daemon thread: the
+    interpreter must be able to reach ``atexit``, which stops it.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._loop = asyncio.new_event_loop()
+        self._ready: Future[Core] = Future()
+        self._core: Core | None = None
+        self._over: DaftVLLMError | None = None
+        self._queue = PrefixQueue(1, 1)  # until the model is loaded
+        self._duplicates = Duplicates()
+        self._in_flight: dict[str, Row] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ids = itertools.count()
+        self._max_in_flight = 1
+        self._grace = 0.0  # a dead engine gets none
+        self._stats = EngineStats()
+        self._stats_lock = threading.Lock()
+        self._busy_since: float | None = None
+        self._opened = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="daft-vllm-engine", daemon=True)
+
+    # Called from any thread.
+
+    def start(self) -> None:
+        """Start the thread and block until the model is loaded."""
+        self._thread.start()
+        self._ready.result()
+
+    @property
+    def core(self) -> Core:
+        """The running vLLM."""
+        return self._ready.result(timeout=0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this engine died or was closed."""
+        return self._over is not None
+
+    def raise_if_over(self) -> None:
+        """Raise a fresh copy of what ended this engine, if something did."""
+        if self._over is not None:
+            raise type(self._over)(*self._over.args)
+
+    def submit(self, call: Call, rows: list[Row], finished: list[tuple[int, Outcome]]) -> None:
+        """Hand a call's rows to the thread. ``finished`` are those that need no generation."""
+        with self._stats_lock:
+            self._stats.rows += len(rows) + len(finished)
+            self._stats.pending += len(rows)
+            for _, outcome in finished:
+                self._stats.finish(outcome)
+        for index, outcome in finished:
+            call.put(index, outcome)
+        if rows:
+            try:
+                self._call_soon(self._enqueue, rows)
+            except DaftVLLMError:
+                with self._stats_lock:
+                    self._stats.pending -= len(rows)
+                    self._stats.abandoned += len(rows)
+                raise
+
+    def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
+        """Block until a call is answered; never longer than the engine's thread lives."""
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except FutureTimeout:
+                if future.done():
+                    continue
+                if not self._thread.is_alive():
+                    self.raise_if_over()
+                    raise EngineDiedError("the engine's thread ended with rows unanswered.") from None
+
+    def abandon(self, call: Call) -> None:
+        """Drop the rows of a call that nobody waits for any more."""
+        with contextlib.suppress(DaftVLLMError):
+            self._call_soon(self._drop, call)
+
+    def forget_answers(self) -> None:
+        """Compute anew what was computed before, for rows that come from now on."""
+        with contextlib.suppress(DaftVLLMError):
+            self._call_soon(self._duplicates.forget)
+
+    def snapshot(self) -> EngineStats:
+        """Return the counters as they stand."""
+        now = time.monotonic()
+        with self._stats_lock:
+            stats = replace(self._stats)
+            busy_since = self._busy_since
+        if busy_since is not None:
+            stats.busy_seconds += now - busy_since
+        stats.idle_seconds = now - self._opened - stats.busy_seconds
+        stats.optimal_tokens = self._queue.optimal_tokens
+        watch = self._core.watch if self._core is not None else StepWatch()
+        stats.steps, stats.preemptions, stats.peak_running = watch.steps, watch.preemptions, watch.running_peak
+        stats.mean_running = round(watch.running_sum / watch.steps, 2) if watch.steps else 0.0
+        return stats
+
+    def stop(self, *, grace: float) -> None:
+        """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
+        self._grace = grace
+        if self._thread.is_alive():
+            with contextlib.suppress(DaftVLLMError):
+                self._call_soon(self._end, EngineClosedError("the engine was closed with rows unanswered."))
+            self._thread.join(timeout=grace + 5.0)
+        if self._core is not None:
+            self._core.kill()
+        self._over = self._over or EngineClosedError("the engine is closed.")
+
+    def _call_soon(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the loop is closed
+            self.raise_if_over()
+            raise EngineClosedError("the engine is closed.") from None
+
+    # Called from the engine's thread.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException as e:
+            self._over = self._over or EngineDiedError(f"the engine's thread failed: {type(e).__name__}: {e}")
+            if not self._ready.done():
+                self._ready.set_exception(e)
+        finally:
+            self._fail_all(self._over or EngineClosedError("the engine is closed."))
+            self._loop.close()
+
+    async def _main(self) -> None:
+        self._stop = asyncio.Event()
+        self._core = core = Core.start(self.config)
+        self._queue = PrefixQueue(core.block_size, core.max_num_seqs)
+        self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
+        self._opened = time.monotonic()
+        self._ready.set_result(core)
+        try:
+            while not self._stop.is_set():
+                self._check_alive(core)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), WATCH_SECONDS)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            core.shutdown(self._grace)
+
+    def _enqueue(self, rows: list[Row]) -> None:
+        if self._over is not None:
+            with self._stats_lock:
+                self._stats.pending -= len(rows)
+                self._stats.abandoned += len(rows)
+            rows[0].call.fail(self._over)
+            return
+        new, known = self._duplicates.first_of_their_kind(rows)
+        self._queue.push(new)
+        for row, outcome in known:
+            self._finish(row, outcome, duplicate=True)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Move waiting rows into vLLM as long as there is room."""
+        if self._over is not None or self._core is None:
+            return
+        moved, waited, now = 0, 0.0, time.monotonic()
+        if len(self._queue) and not self._in_flight:
+            self._core.watch.last_step = now  # an idle engine takes no steps: start the watch here
+        while len(self._queue) and len(self._in_flight) < self._max_in_flight:
+            row = self._queue.pop()
+            request_id = str(next(self._ids))
+            self._in_flight[request_id] = row
+            self._tasks[request_id] = self._loop.create_task(self._generate(request_id, row))
+            row.waited = now - row.call.since
+            waited += row.waited
+            moved += 1
+        with self._stats_lock:
+            self._stats.pending -= moved
+            self._stats.in_flight += moved
+            self._stats.queue_seconds += waited
+            if self._busy_since is None and self._in_flight:
+                self._busy_since = now
+            elif self._busy_since is not None and not self._in_flight:
+                self._stats.busy_seconds += now - self._busy_since
+                self._busy_since = None
+
+    async def _generate(self, request_id: str, row: Row) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        assert self._core is not None
+        try:
+            outcome = await self._core.generate(request_id, row.prepared, row.waited)
+        except EngineDeadError:
+            self._on_death("vLLM's core process died")
+            return
+        finally:
+            self._tasks.pop(request_id, None)
+        if self._in_flight.pop(request_id, None) is None:
+            return  # dropped meanwhile
+        with self._stats_lock:
+            self._stats.in_flight -= 1
+            self._stats.pending += 1
+        twins = self._duplicates.finish(row, outcome)
+        self._finish(row, outcome)
+        for twin in twins:
+            self._finish(twin, outcome, duplicate=True)
+        self._admit()
+
+    def _finish(self, row: Row, outcome: Outcome, *, duplicate: bool = False) -> None:
+        """Give a pending row its outcome."""
+        if duplicate:  # nothing was computed for it
+            waited = time.monotonic() - row.call.since
+            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited)
+        with self._stats_lock:
+            self._stats.pending -= 1
+            self._stats.finish(outcome, duplicate=duplicate)
+        row.call.put(row.index, outcome)
+
+    def _check_alive(self, core: Core) -> None:
+        if core.is_dead():
+            self._on_death("vLLM's core process died")
+        elif self._in_flight and time.monotonic() - core.watch.last_step > self.config.stall_timeout:
+            core.kill()
+            self._on_death(f"vLLM made no step for {self.config.stall_timeout:g} seconds")
+
+    def _on_death(self, what: str) -> None:
+        """Answer every waiting call with the engine's death. Rows and calls are all known here: replay starts here."""
+        if self._over is None and not self._stop.is_set():
+            lost = len(self._unanswered())
+            self._end(
+                EngineDiedError(
+                    f"{what} with {lost} rows unanswered. Out of memory is the usual cause: lower max_model_len, "
+                    "max_num_seqs or gpu_memory_utilization in engine_args; the log above, from vLLM, may say more."
+                )
+            )
+
+    def _end(self, error: DaftVLLMError) -> None:
+        self._over = self._over or error
+        self._fail_all(error)
+        self._stop.set()
+
+    def _unanswered(self) -> list[Row]:
+        """Return every row that has no outcome yet."""
+        computed = [*self._in_flight.values(), *self._queue]
+        return computed + [twin for row in computed for twin in row.twins or ()]
+
+    def _fail_all(self, error: DaftVLLMError) -> None:
+        lost = self._unanswered()
+        with self._stats_lock:
+            self._stats.pending -= len(lost) - len(self._in_flight)
+            self._stats.in_flight -= len(self._in_flight)
+            self._stats.abandoned += len(lost)
+        self._in_flight.clear()
+        self._queue.remove(lambda row: True)
+        self._duplicates = Duplicates()
+        for row in lost:
+            row.twins = None
+            row.call.fail(error)
+
+    def _drop(self, call: Call) -> None:
+        """Take out the rows of ``call``; a row that others wait for is computed in one of their names."""
+
+        def unwanted(row: Row) -> bool:
+            return row.call is call
+
+        waiting = self._queue.remove(unwanted)
+        running = {request_id: row for request_id, row in self._in_flight.items() if unwanted(row)}
+        twins = [
+            twin for row in self._unanswered() if not unwanted(row) for twin in self._duplicates.prune(row, unwanted)
+        ]
+        for request_id in running:
+            del self._in_flight[request_id]
+            self._tasks[request_id].cancel()  # vLLM aborts the request when its task is cancelled
+        for row in [*waiting, *running.values()]:
+            heir, gone = self._duplicates.drop(row, unwanted)
+            twins += gone
+            if heir is not None:
+                self._queue.push([heir])
+        with self._stats_lock:
+            self._stats.pending -= len(waiting) + len(twins)
+            self._stats.in_flight -= len(running)
+            self._stats.abandoned += len(waiting) + len(twins) + len(running)
+        self._admit()

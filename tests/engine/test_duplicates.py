@@ -1,0 +1,67 @@
+"""Identical rows once: who is computed, who gets whose answer, what happens when a caller leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from daft_vllm.engine.duplicates import Duplicates
+from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.rows import Call
+from tests.engine.test_queue import make_row
+
+DONE = Outcome(text="x", finish_reason="stop", prompt_tokens=2)
+
+
+def test_the_first_is_computed_and_the_others_wait_for_it() -> None:
+    duplicates = Duplicates()
+    a, b, c, other = make_row([1]), make_row([1]), make_row([1]), make_row([2])
+    assert duplicates.first_of_their_kind([a, b, other]) == ([a, other], [])
+    assert duplicates.first_of_their_kind([c]) == ([], [])
+    assert duplicates.finish(a, DONE) == [b, c]
+    late = make_row([1])
+    assert duplicates.first_of_their_kind([late]) == ([], [(late, DONE)])
+    duplicates.forget()
+    assert duplicates.first_of_their_kind([late]) == ([late], [])
+
+
+def test_failures_are_not_remembered() -> None:
+    duplicates = Duplicates()
+    row = make_row([1])
+    duplicates.first_of_their_kind([row])
+    duplicates.finish(row, Outcome.failed("engine_error", "once"))
+    again = make_row([1])
+    assert duplicates.first_of_their_kind([again]) == ([again], [])
+
+
+def test_memory_is_bounded() -> None:
+    duplicates = Duplicates(memory_bytes=2_000)
+    rows = [make_row([i]) for i in range(10)]
+    duplicates.first_of_their_kind(rows)
+    for row in rows:
+        duplicates.finish(row, DONE)
+    _, known = duplicates.first_of_their_kind([make_row([i]) for i in range(10)])
+    assert 0 < len(known) < 10
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_caller_that_leaves_hands_its_row_to_the_next(wanted: bool) -> None:
+    mine, other = Call(1), Call(1)
+    leader, twin, third = make_row([1], call=mine), make_row([1], call=mine), make_row([1], call=other)
+    duplicates = Duplicates()
+    duplicates.first_of_their_kind([leader, twin, third] if wanted else [leader, twin])
+    heir, gone = duplicates.drop(leader, lambda row: row.call is mine)
+    assert gone == [twin]
+    assert heir is (third if wanted else None)
+    if wanted:
+        follower = make_row([1])
+        assert duplicates.first_of_their_kind([follower]) == ([], [])
+        assert duplicates.finish(third, DONE) == [follower]
+
+
+def test_twins_of_a_caller_that_left_are_pruned() -> None:
+    mine, other = Call(1), Call(1)
+    leader, twin = make_row([1], call=other), make_row([1], call=mine)
+    duplicates = Duplicates()
+    duplicates.first_of_their_kind([leader, twin])
+    assert duplicates.prune(leader, lambda row: row.call is mine) == [twin]
+    assert duplicates.finish(leader, DONE) == []

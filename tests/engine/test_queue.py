@@ -1,0 +1,162 @@
+"""The prefix queue: its order, its count of the optimum, rows that go ahead, rows that leave."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from daft_vllm.engine.prefix import computed_tokens, optimal_prompt_tokens, order_key, shared_blocks
+from daft_vllm.engine.queue import PrefixQueue
+from daft_vllm.engine.rows import Call, Prepared, Row
+
+BLOCK = 4
+
+
+def make_row(tokens: list[int], max_tokens: int = 8, call: Call | None = None, media: bytes = b"") -> Row:
+    prepared = Prepared(
+        np.array(tokens, dtype=np.int32), SimpleNamespace(max_tokens=max_tokens), False, b"recipe", media
+    )
+    return Row(call or Call(1), 0, prepared, BLOCK, dedupe=True)
+
+
+def drain(queue: PrefixQueue) -> list[Row]:
+    return [queue.pop() for _ in range(len(queue))]
+
+
+def cached_run(rows: list[Row]) -> int:
+    """Count computed tokens of ``rows`` in this order, as vLLM's cache does when it forgets nothing."""
+    seen: set[tuple[int, ...]] = set()
+    total = 0
+    for row in rows:
+        tokens = row.prepared.tokens.tolist()
+        blocks = [tuple(tokens[: end + BLOCK]) for end in range(0, len(tokens) - BLOCK + 1, BLOCK)]
+        hits = sum(1 for _ in itertools.takewhile(seen.__contains__, blocks))
+        total += computed_tokens(len(tokens), hits, BLOCK)
+        seen.update(blocks)
+    return total
+
+
+def random_prompts(seed: int, count: int) -> list[list[int]]:
+    """Prompts over few tokens, so that many share prefixes of many lengths."""
+    rng = random.Random(seed)
+    return [[rng.randrange(2) for _ in range(rng.randrange(1, 22))] for _ in range(count)]
+
+
+def test_order_is_by_blocks_then_arrival() -> None:
+    prompts = [[2, 0, 0, 0, 9], [1, 0, 0, 0, 7], [1, 0, 0, 0], [1, 0, 0, 0, 3, 3, 3, 3], [70000, 1, 1, 1], [1, 0, 0]]
+    queue = PrefixQueue(BLOCK, 8)
+    rows = [make_row(prompt) for prompt in prompts]
+    queue.push(rows)
+    # Nothing full; block 1,0,0,0 twice by arrival, then its continuation; 2,...; and 70000 after all smaller ids.
+    assert [rows.index(row) for row in drain(queue)] == [5, 1, 2, 3, 0, 4]
+
+
+def test_media_keep_together() -> None:
+    a, b = b"a" * 16, b"b" * 16
+    rows = [make_row([1, 1, 1, 1], media=m) for m in (a, b, a, b"", b)]
+    queue = PrefixQueue(BLOCK, 8)
+    queue.push(rows)
+    assert [row.prepared.media for row in drain(queue)] == [b"", a, a, b, b]
+    # The same tokens after other media are other blocks to vLLM; the last block is always computed.
+    assert queue.optimal_tokens == 5 * 4
+    assert rows[0].digest != rows[1].digest == rows[4].digest
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_optimum_is_what_no_order_beats(seed: int) -> None:
+    prompts = random_prompts(seed, 6)
+    rows = [make_row(prompt) for prompt in prompts]
+    best = min(cached_run(list(order)) for order in itertools.permutations(rows))
+    assert optimal_prompt_tokens(prompts, BLOCK) == best
+    queue = PrefixQueue(BLOCK, 8)
+    queue.push(rows)
+    swept = drain(queue)
+    assert queue.optimal_tokens == best
+    assert cached_run(swept) == best
+
+
+def test_shared_blocks_against_a_plain_count() -> None:
+    for seed in range(30):
+        first, second = random_prompts(seed, 2)
+        keys = [order_key(np.array(p, dtype=np.int32), BLOCK, i) for i, p in enumerate((first, second))]
+        plain = 0
+        while (plain + 1) * BLOCK <= min(len(first), len(second)) and (
+            first[: (plain + 1) * BLOCK] == second[: (plain + 1) * BLOCK]
+        ):
+            plain += 1
+        assert shared_blocks(keys[0], keys[1], BLOCK) == plain
+
+
+def test_late_rows_join_the_sweep_and_nobody_waits_for_a_second_one() -> None:
+    queue = PrefixQueue(BLOCK, 8)
+    queue.push([make_row([token] * BLOCK) for token in (10, 20, 30)])
+    assert queue.pop().prepared.tokens[0] == 10
+    queue.push([make_row([token] * BLOCK) for token in (5, 15, 25)])
+    assert [row.prepared.tokens[0] for row in drain(queue)] == [15, 20, 25, 30, 5]
+    # However many arrive ahead of the sweep, a row waits for at most one pass over the order.
+    waiting = make_row([50] * BLOCK)
+    queue.push([waiting])
+    order = []
+    for token in range(100):
+        queue.push([make_row([token] * BLOCK)])
+        order.append(queue.pop())
+    assert waiting in order
+
+
+def test_a_row_goes_ahead_only_where_it_would_be_the_last() -> None:
+    queue = PrefixQueue(BLOCK, max_num_seqs=4)
+    short = [make_row([token] * BLOCK, max_tokens=2) for token in range(40)]
+    long = make_row([39] * BLOCK + [1] * BLOCK, max_tokens=10)
+    queue.push([*short, long])
+    # All waiting rows need (40 * 2 + 10) / 4 = 22.5 steps; once 10 steps' worth or less is left, the long one goes.
+    order = drain(queue)
+    place = order.index(long)
+    left = sum(row.prepared.params.max_tokens for row in order[place:])
+    assert left <= 10 * 4 < left + 2
+    assert [row for row in order if row is not long] == short
+    # It shares a block with a short one: counted once, although the sweep passed there later.
+    assert queue.optimal_tokens == optimal_prompt_tokens([row.prepared.tokens for row in order], BLOCK)
+
+
+def test_rows_of_equal_length_are_never_taken_out_of_order() -> None:
+    rows = [make_row(prompt, max_tokens=500) for prompt in random_prompts(3, 50)]
+    queue = PrefixQueue(BLOCK, 8)
+    queue.push(rows)
+    assert drain(queue) == sorted(rows, key=lambda row: row.key)
+
+
+def test_removed_rows_are_gone_and_the_rest_stays() -> None:
+    mine, other = Call(1), Call(1)
+    rows = [
+        make_row(prompt, max_tokens=1 + i % 3, call=(mine, other)[i % 2])
+        for i, prompt in enumerate(random_prompts(1, 40))
+    ]
+    queue = PrefixQueue(BLOCK, 2)
+    queue.push(rows)
+    before = [queue.pop() for _ in range(7)]
+    removed = queue.remove(lambda row: row.call is mine)
+    assert {row.call for row in removed} == {mine}
+    rest = drain(queue)
+    assert {row.call for row in rest} == {other}
+    assert len(before) + len(removed) + len(rest) == len(rows)
+    assert len(queue) == 0
+    with pytest.raises(IndexError):
+        queue.pop()
+
+
+def test_a_thousand_random_arrivals_lose_nothing() -> None:
+    rng = random.Random(5)
+    queue = PrefixQueue(BLOCK, 4)
+    given: list[Row] = []
+    for prompt in random_prompts(6, 1000):
+        queue.push([row := make_row(prompt, max_tokens=rng.choice((1, 1, 1, 30)))])
+        given.append(row)
+        while len(queue) and rng.random() < 0.45:
+            given.remove(queue.pop())
+    for row in drain(queue):
+        given.remove(row)
+    assert given == []

@@ -1,0 +1,62 @@
+"""Prompt templates over columns: ``"Summarise: {text}"``."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import daft
+from daft import DataFrame, col, lit
+
+from daft_vllm.errors import OptionError, suggest
+
+
+class Part(NamedTuple):
+    """Literal text, and the column that follows it; no column: the end of the template, or of a line."""
+
+    text: str
+    column: str | None
+
+
+def parse_template(template: str, columns: Iterable[str]) -> list[Part]:
+    """Take a template apart. Doubled braces stand for braces.
+
+    Raises:
+        OptionError: a field is not one of ``columns``, or the template has none.
+    """
+    names = list(columns)
+    parts: list[Part] = []
+    try:
+        for text, name, spec, conversion in string.Formatter().parse(template):
+            if name is not None and (spec or conversion or name not in names):
+                raise OptionError(
+                    f"the prompt's field {{{name}}} is not a column.{suggest(name, names)} "
+                    f"Columns: {', '.join(names)}. Write {{{{ and }}}} for braces."
+                )
+            parts.append(Part(text, name))
+    except ValueError as e:
+        raise OptionError(f"the prompt {template!r} cannot be read: {e}. Write {{{{ and }}}} for braces.") from None
+    if not any(part.column for part in parts):
+        raise OptionError(f"the prompt {template!r} names no column: write {{{names[0] if names else 'text'}}}.")
+    return parts
+
+
+def prompt_column(template: str, df: DataFrame) -> daft.Expression:
+    """Return the expression that fills ``template`` from the columns of ``df``.
+
+    A row with a null in one of the columns has a null prompt.
+
+    Raises:
+        OptionError: a field is not a column, or the template has none.
+    """
+    pieces: list[daft.Expression] = []
+    for text, column in parse_template(template, df.schema().column_names()):
+        if text:
+            pieces.append(lit(text))
+        if column is not None:
+            pieces.append(col(column).cast(daft.DataType.string()))
+    expression = pieces[0]
+    for piece in pieces[1:]:
+        expression = expression + piece
+    return expression
