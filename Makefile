@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test slow lint types lock wheel-test clean
+.PHONY: demo test slow bench lint types lock wheel-test clean
 .DELETE_ON_ERROR:
 
 demo: .venv/ready
@@ -20,6 +20,12 @@ test: .venv/ready lint types
 
 slow: .venv/ready
 	$(BIN)/pytest -m "slow and not gpu"
+
+# Every arm on every workload, three times: hours. Choose with BENCH="--arms ... --workloads ... --rounds 1"; a run that
+# was stopped goes on where it was.
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.overhead --out out/bench/overhead.json
+	$(BIN)/python -m benchmarks --suite cpu --out out/bench $(BENCH)
 
 lint: .venv/ready
 	@echo "== ruff"
@@ -45,7 +51,7 @@ $(UV):
 
 # Refresh the pinned set: newest versions that pyproject.toml allows.
 lock: | $(UV)
-	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra demo --extra test --extra dev \
+	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra demo --extra bench --extra test --extra dev \
 	  --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header -o .lock.part
 	{ echo "# Made by 'make lock' from pyproject.toml; install with --no-deps."; grep -v "sys_platform == 'never'" .lock.part; } \
 	  > requirements-cpu.txt

@@ -1,0 +1,64 @@
+"""``python -m benchmarks``: run a suite and report it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.arms import ARMS
+from benchmarks.report import write_report
+from benchmarks.runner import STALL_SECONDS, Runner, all_workloads
+from benchmarks.suites import COLD, suite_names
+from benchmarks.suites import suite as suite_of
+
+
+def main(
+    suite: Annotated[str, typer.Option(help=f"Device: {', '.join(suite_names())}.")] = "cpu",
+    arms: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(ARMS)}. Default: all.")] = "",
+    workloads: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(all_workloads())}. Default: all.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; the arms' order rotates.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder of results.json, continued if it is there.")] = Path("out/bench"),
+    model: Annotated[str | None, typer.Option(help="Model in place of the suite's: a folder or a hub name.")] = None,
+    rows: Annotated[str, typer.Option(help="Rows in place of the suite's: all=16:32 or blog=64:256,cold=32.")] = "",
+    stall_seconds: Annotated[float, typer.Option(help="Kill a worker that reports nothing this long.")] = STALL_SECONDS,
+    retry_failed: Annotated[bool, typer.Option(help="Run again what was recorded as not run.")] = False,
+    report_only: Annotated[bool, typer.Option(help="Run nothing, report what is there.")] = False,
+) -> None:
+    """Run benchmarks and write results.json, report.md and two plots into OUT."""
+    chosen = suite_of(_one_of(suite, suite_names(), "--suite"), model)
+    chosen = chosen.with_rows(_rows_of(rows, list(chosen.rows)))
+    chosen_arms = _several_of(arms, list(ARMS), "--arms")
+    chosen_workloads = _several_of(workloads, all_workloads(), "--workloads")
+    if not report_only:
+        runner = Runner(chosen, out, stall_seconds=stall_seconds, say=lambda line: print(line, flush=True))
+        runner.run(chosen_arms, chosen_workloads, rounds, retry_failed=retry_failed)
+    print(write_report(out))
+
+
+def _several_of(text: str, known: list[str], option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return [_one_of(name, known, option) for name in names] or known
+
+
+def _rows_of(text: str, workloads: list[str]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for part in filter(None, text.split(",")):
+        name, _, sizes = part.strip().partition("=")
+        numbers = tuple(int(size) for size in sizes.split(":") if size.isdigit())
+        if not numbers or numbers[0] < 1 or list(numbers) != sorted(set(numbers)) or len(numbers) > 2:
+            raise typer.BadParameter(f"{part!r} is not WORKLOAD=SMALL:LARGE", param_hint="--rows")
+        names = [w for w in workloads if w != COLD] if name == "all" else [_one_of(name, workloads, "--rows")]
+        found.update(dict.fromkeys(names, numbers))
+    return found
+
+
+def _one_of(name: str, known: list[str], option: str) -> str:
+    if name not in known:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint=option)
+    return name
+
+
+if __name__ == "__main__":
+    typer.run(main)

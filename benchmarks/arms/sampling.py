@@ -1,0 +1,25 @@
+"""A job's options as vLLM's ``SamplingParams``, for the arms that take them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.job import Job
+
+
+def sampling_kwargs(job: Job, max_tokens: int) -> dict[str, Any]:
+    """Return the options of one row by vLLM's names, without its JSON schema."""
+    return {"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": job.ignore_eos}
+
+
+def sampling_params(job: Job) -> list[Any]:
+    """Return vLLM's parameters row by row. Imports vLLM."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    def params(max_tokens: int) -> Any:
+        structured = StructuredOutputsParams(json=json.dumps(job.schema)) if job.schema is not None else None
+        return SamplingParams(**sampling_kwargs(job, max_tokens), structured_outputs=structured)
+
+    return [params(limit) for limit in job.limits()]
