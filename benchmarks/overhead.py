@@ -1,9 +1,9 @@
 """What bookkeeping costs per row: ``python -m benchmarks.overhead``.
 
 Drives the engine's own queue, duplicates, counters and results with synthetic rows of 512 tokens and no model, in the
-order of the real engine: rows are made and queued in calls of ``CALL_ROWS``, taken out one by one as an engine with
-room for ``SEQUENCES`` would, turned into the lists that vLLM is given, and answered. Each size runs in a process of its
-own.
+order of the real engine: one call's rows are made and queued ``RENDER_ROWS`` at a time, taken out one by one as an
+engine with room for ``SEQUENCES`` would, turned into the lists that vLLM is given, and answered. Each size runs in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import typer
 
 from benchmarks.memory import high_water_mb
 from daft_vllm.engine.duplicates import Duplicates
+from daft_vllm.engine.offline import RENDER_ROWS
 from daft_vllm.engine.queue import PrefixQueue
 from daft_vllm.engine.request import Outcome
 from daft_vllm.engine.rows import Call, Prepared, Row
@@ -33,8 +34,6 @@ SHARED = 256
 ROWS_PER_PREFIX = 32
 BLOCK_SIZE = 16
 SEQUENCES = 256
-CALL_ROWS = 131_072
-"""64 batches of 2,048 rows: what Daft keeps in flight."""
 
 
 class Cost(NamedTuple):
@@ -44,7 +43,7 @@ class Cost(NamedTuple):
         rows: how many rows.
         queue_microseconds: making a row from its tokens (key, digest) and queueing it, per row.
         admit_microseconds: taking it out in prefix order.
-        list_microseconds: turning its tokens into the list that vLLM is given.
+        list_microseconds: turning its tokens back into the list that vLLM is given.
         result_microseconds: recording its outcome.
         microseconds: all four.
         bytes: growth of the process's peak memory, per row, the tokens themselves included.
@@ -67,25 +66,21 @@ def measure(rows: int) -> Cost:
     queue, duplicates, stats = PrefixQueue(BLOCK_SIZE, SEQUENCES), Duplicates(), EngineStats()
     before = high_water_mb(os.getpid())
     queueing = admitting = listing = finishing = 0.0
-    calls: list[Call] = []
-    for start in range(0, rows, CALL_ROWS):
-        size = min(CALL_ROWS, rows - start)
+    call = Call(rows)
+    for start in range(0, rows, RENDER_ROWS):
+        size = min(RENDER_ROWS, rows - start)
         own = rng.integers(0, 50_000, (size, TOKENS - SHARED), dtype=np.int32)
         chosen = rng.integers(0, len(prefixes), size)
         prepared = [
             Prepared(np.concatenate([prefixes[p], tail]), params, False, b"recipe")
             for p, tail in zip(chosen, own, strict=True)
         ]
-        del own
         since = time.thread_time()
-        call = Call(size)
         new, _ = duplicates.first_of_their_kind(
-            [Row(call, index, one, BLOCK_SIZE, dedupe=True) for index, one in enumerate(prepared)]
+            [Row(call, index, one, BLOCK_SIZE, dedupe=True) for index, one in enumerate(prepared, start)]
         )
         queue.push(new)
         queueing += time.thread_time() - since
-        calls.append(call)
-        del prepared, new
     inside: deque[Row] = deque()
     answer = "an answer of some length " * 4
     while len(queue) or inside:
@@ -106,7 +101,7 @@ def measure(rows: int) -> Cost:
         admitting += popped - since
         listing += between - popped
         finishing += time.thread_time() - between
-    answered = sum(len(call.future.result()) for call in calls)
+    answered = len(call.future.result())
     if answered != rows:
         raise AssertionError(f"{rows} rows went in and {answered} came out")
     total = queueing + admitting + listing + finishing

@@ -34,6 +34,13 @@ def order_key(tokens: Tokens, block_size: int, sequence: int, media: bytes = b""
     return b"".join((head, blocks, _END, sequence.to_bytes(_SEQUENCE_BYTES, "big")))
 
 
+def key_tokens(key: bytes, block_size: int, media: bytes = b"") -> Tokens:
+    """Return the tokens of the full KV blocks of the prompt that ``key`` was made of."""
+    start = block_size * _TOKEN_BYTES if media else 0
+    count = (len(key) - _TAIL_BYTES - start) // _TOKEN_BYTES
+    return np.frombuffer(key, dtype=np.int32, count=count, offset=start).byteswap() - 1
+
+
 def shared_blocks(key: bytes, other: bytes, block_size: int, guess: int = 0) -> int:
     """Return how many blocks two keys of ``order_key`` have in common from the start, a block of media among them.
 

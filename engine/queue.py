@@ -142,9 +142,9 @@ class PrefixQueue:
     def _pass(self, row: Row) -> None:
         """Move the sweep to ``row`` and count what it costs at best."""
         self._guess = shared = shared_blocks(self._position, row.key, self._block_size, self._guess)
-        if row.prepared.media and shared:
+        if row.media and shared:
             shared -= 1  # the block of media in the key
-        self.optimal_tokens += computed_tokens(row.prepared.tokens.size, shared, self._block_size)
+        self.optimal_tokens += computed_tokens(row.size, shared, self._block_size)
         self._position = row.key
 
     def _end_sweep(self) -> None:

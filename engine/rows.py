@@ -9,7 +9,9 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, NamedTuple
 
-from daft_vllm.engine.prefix import Tokens, order_key
+import numpy as np
+
+from daft_vllm.engine.prefix import Tokens, key_tokens, order_key
 from daft_vllm.engine.request import Outcome
 
 if TYPE_CHECKING:
@@ -70,23 +72,42 @@ class Call:
 class Row:
     """One row to be generated.
 
+    It keeps its tokens once: those of full blocks in the key, and the rest beside it.
+
     Attributes:
         call: the call that waits for it.
         index: its place in that call.
-        prepared: what vLLM is given.
+        size: tokens of its prompt.
+        media: see ``Prepared.media``.
         key: its place in the order of the queue.
         digest: see ``Prepared.digest``; None also where rows are not to be compared.
         twins: rows that get the answer of this one, or None.
         waited: seconds until vLLM took it.
     """
 
-    __slots__ = ("call", "digest", "index", "key", "prepared", "twins", "waited")
+    __slots__ = (
+        "_block_size",
+        "_guided",
+        "_params",
+        "_rest",
+        "call",
+        "digest",
+        "index",
+        "key",
+        "media",
+        "size",
+        "twins",
+        "waited",
+    )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
+        tokens, self._params, self._guided, _, self.media = prepared
+        self._block_size = block_size
         self.call = call
         self.index = index
-        self.prepared = prepared
-        self.key = order_key(prepared.tokens, block_size, next(_sequence), prepared.media)
+        self.size: int = tokens.size
+        self.key = order_key(tokens, block_size, next(_sequence), self.media)
+        self._rest = tokens[self.size // block_size * block_size :].tobytes()
         self.digest = prepared.digest() if dedupe else None
         self.twins: list[Row] | None = None
         self.waited = 0.0
@@ -94,4 +115,11 @@ class Row:
     @property
     def max_tokens(self) -> int:
         """The most tokens that its answer may have."""
-        return self.prepared.params.max_tokens or 1
+        return self._params.max_tokens or 1
+
+    @property
+    def prepared(self) -> Prepared:
+        """What vLLM is given, made from the key."""
+        blocks = key_tokens(self.key, self._block_size, self.media)
+        tokens = np.concatenate((blocks, np.frombuffer(self._rest, dtype=np.int32)))
+        return Prepared(tokens, self._params, self._guided, media=self.media)

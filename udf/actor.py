@@ -132,6 +132,7 @@ class PromptActor:
         self._before = self._counted = EngineStats()
         self._progress: ProgressWriter | None = None
         self._invalid = 0
+        self._in_flight: set[Future[list[Outcome]]] = set()
 
     def answer(self, prompts: Series, *options: Series) -> Series:
         """Answer one batch: a string series in, a series of the spec's type and the same length out.
@@ -177,9 +178,17 @@ class PromptActor:
             future.set_result([])
             return future
         try:
-            return self._opened().submit(requests, dedupe=self._spec.dedupe)
+            future = self._opened().submit(requests, dedupe=self._spec.dedupe)
         except EngineClosedError:  # idle, it had to make room for another query's in this very moment
-            return self._opened().submit(requests, dedupe=self._spec.dedupe)
+            future = self._opened().submit(requests, dedupe=self._spec.dedupe)
+        self._in_flight.add(future)
+        future.add_done_callback(self._in_flight.discard)
+        return future
+
+    def _give_up(self) -> None:
+        """Drop this query's other batches: Daft 0.7 lets coroutines run on after a query has failed."""
+        for future in list(self._in_flight):
+            future.cancel()
 
     def _sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
         """Return each row's sampling options, or why they can't be used."""
@@ -245,6 +254,7 @@ class PromptActor:
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
             message = f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first: {failed[0]}"
             if self._spec.on_error == "raise":
+                self._give_up()
                 raise RowError(message)
             logger.warning(message)
 

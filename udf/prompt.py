@@ -94,8 +94,9 @@ def prompt(
         use_process: True runs each engine in a process of its own, which gets one batch at a time (on Ray two) and
             keeps the rows' order. False runs one engine in the driver: up to 64 batches are in flight at once, the
             engine never empties between two of them, rows share prefixes across batches, and the model stays loaded for
-            the next query; batches come back in the order in which they are done. "auto" (default): False for one
-            engine on Daft's native runner, else True.
+            the next query; batches come back in the order in which they are done. What is in flight when a query ends
+            early (a limit after this column) is still answered. "auto" (default): False for one engine on Daft's
+            native runner, else True.
         max_concurrency: engines in all. Default 1.
         batch_size: rows handed to an engine at once. Default 2048.
         dedupe: compute rows with the same prompt and options once, where the answer is determined: at temperature 0 or

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
-    from daft_vllm.udf import prompt, shared_first
+    from daft_vllm.udf import close_engines, prompt, shared_first
 
 _HOMES = {
     "Constraint": "daft_vllm.engine",
@@ -22,6 +22,7 @@ _HOMES = {
     "Outcome": "daft_vllm.engine",
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
+    "close_engines": "daft_vllm.udf",
     "prompt": "daft_vllm.udf",
     "shared_first": "daft_vllm.udf",
 }
@@ -35,6 +36,7 @@ __all__ = [
     "Outcome",
     "Request",
     "SamplingOptions",
+    "close_engines",
     "prompt",
     "shared_first",
 ]

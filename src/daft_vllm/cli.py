@@ -44,6 +44,9 @@ def run(
     shared_first: Annotated[
         bool, typer.Option(help="Put the prompt's lines into the order in which rows share the longest prefixes.")
     ] = False,
+    keep_order: Annotated[
+        bool, typer.Option(help="Write rows in the input's order; the engine then takes one batch at a time.")
+    ] = False,
     column: Annotated[str, typer.Option(help="Name of the answers' column.")] = "answer",
     error_column: Annotated[str, typer.Option(help="Name of the column with the reason of a failure.")] = "error",
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
@@ -66,6 +69,7 @@ def run(
             "system_message": system,
             "model": model,
             "gpus": gpus,
+            "use_process": True if keep_order else "auto",
             "max_concurrency": max_concurrency,
             "engine_args": _json_object("--engine-args", engine_args),
             "max_tokens": max_tokens,

@@ -55,6 +55,15 @@ def test_order_is_by_blocks_then_arrival() -> None:
     assert [rows.index(row) for row in drain(queue)] == [5, 1, 2, 3, 0, 4]
 
 
+@pytest.mark.parametrize("media", [b"", b"m" * 16])
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 23])
+def test_a_row_gives_back_the_tokens_it_was_made_of(size: int, media: bytes) -> None:
+    tokens = [0, 2**31 - 2, 255, 256, *range(300, 300 + size)][:size]
+    prepared = make_row(tokens, media=media).prepared
+    assert prepared.tokens.tolist() == tokens
+    assert prepared.media == media
+
+
 def test_media_keep_together() -> None:
     a, b = b"a" * 16, b"b" * 16
     rows = [make_row([1, 1, 1, 1], media=m) for m in (a, b, a, b"", b)]
@@ -115,7 +124,7 @@ def test_a_row_goes_ahead_only_where_it_would_be_the_last() -> None:
     # All waiting rows need (40 * 2 + 10) / 4 = 22.5 steps; once 10 steps' worth or less is left, the long one goes.
     order = drain(queue)
     place = order.index(long)
-    left = sum(row.prepared.params.max_tokens for row in order[place:])
+    left = sum(row.max_tokens for row in order[place:])
     assert left <= 10 * 4 < left + 2
     assert [row for row in order if row is not long] == short
     # It shares a block with a short one: counted once, although the sweep passed there later.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from typing import Any, Literal
 
 import daft
@@ -92,6 +93,22 @@ def test_on_error_raise(ask: Any) -> None:
     with pytest.raises(Exception, match="prompt_too_long") as caught:
         bad.collect()
     assert any(isinstance(e, RowError) for e in (caught.value, caught.value.__cause__))
+
+
+def test_a_query_that_fails_gives_up_its_other_rows(engine: OfflineEngine, ask: Any) -> None:
+    """Daft lets the other batches' coroutines run on, so the rows have to be taken out of the engine here."""
+    before = engine.stats()
+    prompts = ["word " * 2000, *(f"Story {i}" for i in range(400))]
+    df = daft.from_pydict({"q": prompts})
+    with pytest.raises(Exception, match="prompt_too_long"):
+        df.with_column("a", ask("q", on_error="raise", max_tokens=200, ignore_eos=True, batch_size=1)).collect()
+    deadline = time.monotonic() + 20
+    while (engine.stats().pending or engine.stats().in_flight) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    stats = engine.stats()
+    assert stats.pending == stats.in_flight == 0
+    assert stats.since(before).abandoned > 0
+    stats.check()
 
 
 def test_pydantic_becomes_a_struct(ask: Any) -> None:
