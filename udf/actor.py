@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -132,6 +132,7 @@ class PromptActor:
         self._before = self._counted = EngineStats()
         self._progress: ProgressWriter | None = None
         self._invalid = 0
+        self._failure: str | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
 
     def answer(self, prompts: Series, *options: Series) -> Series:
@@ -142,13 +143,21 @@ class PromptActor:
             options: the spec's ``row_options``, each a series of the same length; null: the option's default.
         """
         batch = self._submit(prompts, options)
-        return self._result(batch, batch.future.result())
+        try:
+            return self._result(batch, batch.future.result())
+        except CancelledError:
+            self._raise_failure()
+            raise
 
     async def answer_async(self, prompts: Series, *options: Series) -> Series:
         """Do as ``answer`` does; rendering and parsing happen in other threads than the event loop's."""
         batch = await asyncio.to_thread(self._submit, prompts, options)
         # If the query is cancelled, so is the future, and with it the rows.
-        outcomes = await asyncio.wrap_future(batch.future)
+        try:
+            outcomes = await asyncio.wrap_future(batch.future)
+        except asyncio.CancelledError:
+            self._raise_failure()
+            raise
         return await asyncio.to_thread(self._result, batch, outcomes)
 
     def _submit(self, prompts: Series, options: Sequence[Series]) -> _Batch:
@@ -173,6 +182,7 @@ class PromptActor:
         return _Batch(prompts.name(), len(texts), refused, self._given_to_engine(requests))
 
     def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
+        self._raise_failure()
         future: Future[list[Outcome]] = Future()
         if not requests:
             future.set_result([])
@@ -185,10 +195,15 @@ class PromptActor:
         future.add_done_callback(self._in_flight.discard)
         return future
 
-    def _give_up(self) -> None:
-        """Drop this query's other batches: Daft 0.7 lets coroutines run on after a query has failed."""
+    def _give_up(self, message: str) -> None:
+        """Fail this query's other batches too: Daft 0.7 lets coroutines run on after a query has failed."""
+        self._failure = message
         for future in list(self._in_flight):
             future.cancel()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise RowError(self._failure)
 
     def _sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
         """Return each row's sampling options, or why they can't be used."""
@@ -254,7 +269,7 @@ class PromptActor:
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
             message = f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first: {failed[0]}"
             if self._spec.on_error == "raise":
-                self._give_up()
+                self._give_up(message)
                 raise RowError(message)
             logger.warning(message)
 
