@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -31,7 +31,7 @@ class Counts:
 
     def copy(self) -> Counts:
         """Return the counters as they stand."""
-        return Counts(self.steps, self.running_sum, self.prompt_tokens, self.cached_tokens)
+        return replace(self)
 
 
 class EngineCounter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,14 +66,18 @@ class EngineConfig:
         if self.queue_factor < 1:
             raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
         check_engine_args(self.engine_args)
-        parallel = int(self.engine_args.get("tensor_parallel_size", 1)) * int(
-            self.engine_args.get("pipeline_parallel_size", 1)
-        )
+        parallel = self.parallel_size
         if self.gpus > 0 and "tensor_parallel_size" in self.engine_args and parallel != max(1, int(self.gpus)):
             raise OptionError(
                 f"tensor_parallel_size x pipeline_parallel_size is {parallel}, but each engine gets gpus={self.gpus}. "
                 f"Write gpus={parallel}, or leave tensor_parallel_size out: it follows gpus."
             )
+
+    @property
+    def parallel_size(self) -> int:
+        """Processes that ``engine_args`` split the model over: tensor times pipeline parallel size."""
+        sizes = (self.engine_args.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+        return math.prod(map(int, sizes))
 
 
 def check_engine_args(engine_args: Mapping[str, Any]) -> None:

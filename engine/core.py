@@ -116,7 +116,7 @@ class Core:
         watch = StepWatch()
         before = _children()
         try:
-            if cpu and int(args.get("tensor_parallel_size", 1)) * int(args.get("pipeline_parallel_size", 1)) == 1:
+            if cpu and config.parallel_size == 1:
                 args["distributed_executor_backend"] = "daft_vllm.engine.executor.InCoreExecutor"
             vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
                 UsageContext.ENGINE_CONTEXT

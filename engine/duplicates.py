@@ -63,9 +63,8 @@ class Duplicates:
         """Forget a row on its way that is unwanted: return the twin that has to be computed in its place, if one is
         wanted, and the twins that are unwanted too.
         """
-        twins, row.twins = row.twins or [], None
-        heirs = [twin for twin in twins if not unwanted(twin)]
-        gone = [twin for twin in twins if unwanted(twin)]
+        gone = self.prune(row, unwanted)
+        heirs, row.twins = row.twins, None
         if row.digest is not None:
             self._leaders.pop(row.digest, None)
         if not heirs:
@@ -77,7 +76,7 @@ class Duplicates:
         return heir, gone
 
     def prune(self, row: Row, unwanted: Callable[[Row], bool]) -> list[Row]:
-        """Take the unwanted twins off a row that is wanted, and return them."""
+        """Take the unwanted twins off a row, and return them."""
         twins = row.twins or []
         gone = [twin for twin in twins if unwanted(twin)]
         if gone:

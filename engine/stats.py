@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from daft_vllm.engine.request import Outcome
+
+_GAUGES = ("pending", "in_flight", "peak_running")
+"""Fields that say how things stand; all others only grow."""
 
 
 @dataclass(slots=True)
@@ -25,7 +28,7 @@ class EngineStats:
         optimal_tokens: the fewest that any order of these rows could have computed, had the cache room for all.
         completion_tokens: tokens generated.
         steps: steps of vLLM's scheduler.
-        mean_running: mean number of running sequences over those steps.
+        running_sum: sequences that ran, summed over those steps.
         peak_running: the most sequences that ran in one step.
         preemptions: sequences that vLLM had to put back for lack of KV cache.
         busy_seconds: time with rows inside vLLM.
@@ -46,12 +49,17 @@ class EngineStats:
     optimal_tokens: int = 0
     completion_tokens: int = 0
     steps: int = 0
-    mean_running: float = 0.0
+    running_sum: int = 0
     peak_running: int = 0
     preemptions: int = 0
     busy_seconds: float = 0.0
     idle_seconds: float = 0.0
     queue_seconds: float = 0.0
+
+    @property
+    def mean_running(self) -> float:
+        """Mean number of running sequences over the steps of vLLM's scheduler."""
+        return round(self.running_sum / self.steps, 2) if self.steps else 0.0
 
     def finish(self, outcome: Outcome, *, duplicate: bool = False) -> None:
         """Count one more finished row."""
@@ -67,11 +75,10 @@ class EngineStats:
 
     def since(self, before: EngineStats) -> EngineStats:
         """Return what was added after ``before``; ``pending``, ``in_flight`` and ``peak_running`` as they are now."""
-        now = {"pending": self.pending, "in_flight": self.in_flight, "peak_running": self.peak_running}
-        added = {name: value - getattr(before, name) for name, value in self.as_dict().items() if name not in now}
-        running = self.mean_running * self.steps - before.mean_running * before.steps
-        added["mean_running"] = round(running / added["steps"], 2) if added["steps"] else 0.0
-        return EngineStats(**{**added, **now})
+        added = replace(self)
+        for name in (field.name for field in fields(self) if field.name not in _GAUGES):
+            setattr(added, name, getattr(self, name) - getattr(before, name))
+        return added
 
     def check(self) -> None:
         """Raise ``AssertionError`` unless every row is accounted for."""
@@ -80,10 +87,10 @@ class EngineStats:
             raise AssertionError(f"rows are unaccounted for: {self}")
 
     def as_dict(self) -> dict[str, float]:
-        """Return the counters by name."""
-        return asdict(self)
+        """Return the counters and ``mean_running`` by name."""
+        return {**asdict(self), "mean_running": self.mean_running}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of the counters."""
-        return tuple(f.name for f in fields(cls))
+        """Return the names that ``as_dict`` uses."""
+        return (*(f.name for f in fields(cls)), "mean_running")

@@ -87,9 +87,7 @@ class EngineThread:
             try:
                 self._call_soon(self._enqueue, rows)
             except DaftVLLMError:
-                with self._stats_lock:
-                    self._stats.pending -= len(rows)
-                    self._stats.abandoned += len(rows)
+                self._count_abandoned(waiting=len(rows))
                 raise
 
     def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
@@ -125,8 +123,8 @@ class EngineThread:
         stats.idle_seconds = now - self._opened - stats.busy_seconds
         stats.optimal_tokens = self._queue.optimal_tokens
         watch = self._core.watch if self._core is not None else StepWatch()
-        stats.steps, stats.preemptions, stats.peak_running = watch.steps, watch.preemptions, watch.running_peak
-        stats.mean_running = round(watch.running_sum / watch.steps, 2) if watch.steps else 0.0
+        stats.steps, stats.preemptions = watch.steps, watch.preemptions
+        stats.running_sum, stats.peak_running = watch.running_sum, watch.running_peak
         return stats
 
     def stop(self, *, grace: float) -> None:
@@ -139,6 +137,12 @@ class EngineThread:
         if self._core is not None:
             self._core.kill()
         self._over = self._over or EngineClosedError("the engine is closed.")
+
+    def _count_abandoned(self, *, waiting: int, running: int = 0) -> None:
+        with self._stats_lock:
+            self._stats.pending -= waiting
+            self._stats.in_flight -= running
+            self._stats.abandoned += waiting + running
 
     def _call_soon(self, function: Callable[..., None], *args: object) -> None:
         try:
@@ -180,9 +184,7 @@ class EngineThread:
 
     def _enqueue(self, rows: list[Row]) -> None:
         if self._over is not None:
-            with self._stats_lock:
-                self._stats.pending -= len(rows)
-                self._stats.abandoned += len(rows)
+            self._count_abandoned(waiting=len(rows))
             rows[0].call.fail(self._over)
             return
         new, known = self._duplicates.first_of_their_kind(rows)
@@ -278,10 +280,7 @@ class EngineThread:
 
     def _fail_all(self, error: DaftVLLMError) -> None:
         lost = self._unanswered()
-        with self._stats_lock:
-            self._stats.pending -= len(lost) - len(self._in_flight)
-            self._stats.in_flight -= len(self._in_flight)
-            self._stats.abandoned += len(lost)
+        self._count_abandoned(waiting=len(lost) - len(self._in_flight), running=len(self._in_flight))
         self._in_flight.clear()
         self._queue.remove(lambda row: True)
         self._duplicates = Duplicates()
@@ -308,8 +307,5 @@ class EngineThread:
             twins += gone
             if heir is not None:
                 self._queue.push([heir])
-        with self._stats_lock:
-            self._stats.pending -= len(waiting) + len(twins)
-            self._stats.in_flight -= len(running)
-            self._stats.abandoned += len(waiting) + len(twins) + len(running)
+        self._count_abandoned(waiting=len(waiting) + len(twins), running=len(running))
         self._admit()

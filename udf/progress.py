@@ -47,15 +47,10 @@ def read_progress(folder: str) -> dict[str, float]:
     They are sums, except ``mean_running``, which is the mean over all steps, and ``peak_running``, the highest.
     """
     total = dict.fromkeys([*EngineStats.names(), "workers"], 0.0)
-    running = 0.0
     for path in Path(folder).glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
-            counters = json.loads(path.read_text(encoding="utf-8"))
-            peak = max(total["peak_running"], counters["peak_running"])
-            for name, value in counters.items():
-                total[name] += value
-            total["peak_running"] = peak
+            for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+                total[name] = max(total[name], value) if name == "peak_running" else total[name] + value
             total["workers"] += 1
-            running += counters["mean_running"] * counters["steps"]
-    total["mean_running"] = running / total["steps"] if total["steps"] else 0.0
+    total["mean_running"] = total["running_sum"] / total["steps"] if total["steps"] else 0.0
     return total

@@ -98,7 +98,7 @@ def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> 
     """
     names = df.schema().column_names()
     parse_template(template, names)
-    lines = [_Line(text, _columns_of(text)) for text in template.splitlines()]
+    lines = [_Line(text, _columns_of(text)) for text in template.split("\n")]
     used = list(dict.fromkeys(column for line in lines for column in line.columns))
     rows = df.select(*(daft.col(column).cast(daft.DataType.string()) for column in used)).limit(sample).to_pydict()
     values = [_values(line, rows) for line in lines]
@@ -106,7 +106,7 @@ def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> 
     for block in _blocks(lines):
         order += _best_order(block, values, order)
     before, after = _computed(range(len(lines)), values), _computed(order, values)
-    new = "\n".join(lines[i].text for i in order) + ("\n" if template.endswith("\n") else "")
+    new = "\n".join(lines[i].text for i in order)
     result = SharedFirst(
         template=new,
         messages=prompt_column(new, df),

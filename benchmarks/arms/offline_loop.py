@@ -85,14 +85,14 @@ class OfflineLoop:
             started = time.monotonic()
             outstanding = asyncio.Semaphore(OUTSTANDING)
 
-            async def answer(row: int) -> tuple[int, str, Mapping[str, Any]]:
+            async def answer(row: int, prompt: str, limit: int) -> tuple[int, str, Mapping[str, Any]]:
                 async with outstanding:
-                    response = await client.post(f"{self._url}/v1/completions", json=_body(job, row))
+                    response = await client.post(f"{self._url}/v1/completions", json=_body(job, prompt, limit))
                 response.raise_for_status()
                 found = response.json()
                 return row, found["choices"][0]["text"], found["usage"]
 
-            answers = await asyncio.gather(*(answer(row) for row in range(job.rows)))
+            answers = await asyncio.gather(*map(answer, range(job.rows), job.prompts, job.limits()))
             texts = in_row_order([row for row, _, _ in answers], [text for _, text, _ in answers], job.rows)
             seconds = time.monotonic() - started
             sampler.cancel()
@@ -119,9 +119,8 @@ def command_line(engine_args: Mapping[str, Any]) -> list[str]:
     return options
 
 
-def _body(job: Job, row: int) -> dict[str, Any]:
-    limit = job.max_tokens if isinstance(job.max_tokens, int) else job.max_tokens[row]
-    body = {"model": MODEL, "prompt": job.prompts[row], **sampling_kwargs(job, limit)}
+def _body(job: Job, prompt: str, limit: int) -> dict[str, Any]:
+    body = {"model": MODEL, "prompt": prompt, **sampling_kwargs(job, limit)}
     if job.schema is not None:
         body["structured_outputs"] = {"json": job.schema}
     return body

@@ -17,6 +17,7 @@ from daft import col
 from benchmarks.arms.base import EngineSetting, Measured, NotExpressible, in_row_order
 from benchmarks.job import Job
 from daft_vllm import prompt, shared_first
+from daft_vllm.udf.progress import read_progress
 
 POLL_SECONDS = 0.05
 
@@ -97,7 +98,7 @@ class Ours:
                 answers = self._query.run(job, folder)
             finally:
                 watch.stop()
-            mean_running = _read_mean_running(Path(folder))
+            mean_running = _read_mean_running(folder)
         if watch.opened is None or watch.done is None:
             raise RuntimeError("no progress file counted every row: the load cannot be told from the work")
         return Measured(
@@ -141,7 +142,7 @@ class OursStream:
             started = time.monotonic()
             answers = self._query.run(job, folder, shared_fields_first=shared_fields_first)
             seconds = time.monotonic() - started
-            mean_running = _read_mean_running(Path(folder))
+            mean_running = _read_mean_running(folder)
         return Measured(seconds, *answers, mean_running=mean_running)
 
 
@@ -180,9 +181,7 @@ class _FolderWatch:
                 self.done = changed
 
 
-def _read_mean_running(folder: Path) -> float | None:
+def _read_mean_running(folder: str) -> float | None:
     """Return what the query's worker counted, up to its last batch."""
-    for path in folder.glob("*.json"):
-        counters = json.loads(path.read_text(encoding="utf-8"))
-        return float(counters["mean_running"]) if counters["steps"] else None
-    return None
+    counters = read_progress(folder)
+    return counters["mean_running"] if counters["steps"] else None

@@ -14,12 +14,11 @@ def sampling_kwargs(job: Job, max_tokens: int) -> dict[str, Any]:
 
 
 def sampling_params(job: Job) -> list[Any]:
-    """Return vLLM's parameters row by row. Imports vLLM."""
+    """Return vLLM's parameters row by row, rows with the same limit sharing theirs. Imports vLLM."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
-    def params(max_tokens: int) -> Any:
-        structured = StructuredOutputsParams(json=json.dumps(job.schema)) if job.schema is not None else None
-        return SamplingParams(**sampling_kwargs(job, max_tokens), structured_outputs=structured)
-
-    return [params(limit) for limit in job.limits()]
+    structured = StructuredOutputsParams(json=json.dumps(job.schema)) if job.schema is not None else None
+    limits = job.limits()
+    params = {n: SamplingParams(**sampling_kwargs(job, n), structured_outputs=structured) for n in set(limits)}
+    return [params[limit] for limit in limits]
