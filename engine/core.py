@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from daft_vllm.engine.config import EngineConfig, require_vllm
-from daft_vllm.engine.environment import default_engine_args, prepare_environment
+from daft_vllm.engine.environment import core_environment, default_engine_args, prepare_environment
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Prepared
 from daft_vllm.errors import EngineStartError, OptionError
@@ -122,7 +122,8 @@ class Core:
                 UsageContext.ENGINE_CONTEXT
             )
             # On a CPU: variables that bind OpenMP's threads, for the core's process.
-            with OMPProcessManager(vllm_config).configure_omp_envs(rank=0, local_rank=0):
+            omp = OMPProcessManager(vllm_config).configure_omp_envs(rank=0, local_rank=0)
+            with core_environment(cpu=cpu), omp:
                 llm = AsyncLLM.from_vllm_config(
                     vllm_config,
                     usage_context=UsageContext.ENGINE_CONTEXT,

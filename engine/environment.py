@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,6 +23,34 @@ CPU = {
     # By default vLLM keeps a core free for its front end: on 2 cores that leaves one for the model.
     "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
 }
+
+CPU_CORE = {
+    # glibc gives the large results of each operation back to the kernel and asks for them anew in the next: at 2048
+    # tokens a step that was 290,000 page faults and a tenth of the step's CPU time (SmolLM2-135M in float32 on two AVX2
+    # cores, vLLM 0.32, glibc 2.36). Kept, and in huge pages, there are next to none, and a step takes a seventh less.
+    # The price: the core's memory stays at its peak. glibc before 2.35 has no "hugetlb", other allocators none of these.
+    "GLIBC_TUNABLES": ":".join(
+        (
+            "glibc.malloc.hugetlb=1",
+            "glibc.malloc.mmap_max=0",
+            f"glibc.malloc.trim_threshold={1 << 40}",
+            f"glibc.malloc.top_pad={64 << 20}",
+        )
+    ),
+}
+"""Read when a process starts: for vLLM's core on a CPU, not for the process that starts it."""
+
+
+@contextlib.contextmanager
+def core_environment(*, cpu: bool) -> Iterator[None]:
+    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays."""
+    added = {name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def prepare_environment(*, cpu: bool) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from daft_vllm import OfflineEngine
 from daft_vllm.engine.config import vllm_engine_arg_names
+from daft_vllm.engine.environment import core_environment
 from daft_vllm.engine.sampling import REFUSED, SamplingOptions
 
 
@@ -56,3 +61,20 @@ def test_user_environment_wins() -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True, timeout=60)
     assert done.stdout.split() == ["INFO", "other,daft_vllm", "0"]
+
+
+def test_the_core_has_huge_pages_and_the_driver_no_settings_of_it(engine: OfflineEngine) -> None:
+    """vLLM's process title overwrites what ``/proc`` shows of the core's environment, so its memory has to tell."""
+    assert "GLIBC_TUNABLES" not in os.environ
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this kernel has no transparent huge pages")
+    memory = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in engine.process_ids]
+    huge = [int(line.split()[1]) for text in memory for line in text.splitlines() if line.startswith("AnonHugePages:")]
+    assert max(huge) > 1 << 20, "KiB; the KV cache alone is that much"
+
+
+def test_a_users_memory_allocator_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    with core_environment(cpu=True):
+        assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+    assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
