@@ -72,7 +72,7 @@ def measure(rows: int) -> Cost:
         own = rng.integers(0, 50_000, (size, TOKENS - SHARED), dtype=np.int32)
         chosen = rng.integers(0, len(prefixes), size)
         prepared = [
-            Prepared(np.concatenate([prefixes[p], tail]), params, False, b"recipe")
+            Prepared(prefixes[p].tobytes() + tail.tobytes(), params, False, b"recipe")
             for p, tail in zip(chosen, own, strict=True)
         ]
         since = time.thread_time()
@@ -89,7 +89,7 @@ def measure(rows: int) -> Cost:
         inside.extend(new)
         popped = time.thread_time()
         for row in new:
-            row.prepared.tokens.tolist()
+            assert len(row.token_ids) == TOKENS
         between = time.thread_time()
         for _ in range(min(SEQUENCES // 2, len(inside))):
             row = inside.popleft()

@@ -28,7 +28,7 @@ CPU_CORE = {
     # glibc gives the large results of each operation back to the kernel and asks for them anew in the next: at 2048
     # tokens a step that was 290,000 page faults and a tenth of the step's CPU time (SmolLM2-135M in float32 on two AVX2
     # cores, vLLM 0.32, glibc 2.36). Kept, and in huge pages, there are next to none, and a step takes a seventh less.
-    # The price: the core's memory stays at its peak. glibc before 2.35 has no "hugetlb", other allocators none of these.
+    # The price: the core's memory stays at its peak. glibc before 2.35 has no "hugetlb", other allocators have none.
     "GLIBC_TUNABLES": ":".join(
         (
             "glibc.malloc.hugetlb=1",

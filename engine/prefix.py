@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-Tokens = npt.NDArray[np.int32]
-
-_TOKEN_BYTES = 4
-_END = bytes(_TOKEN_BYTES)  # below every token, so that a prompt comes before those that it is a prefix of
+TOKEN_BYTES = 4
+_END = b"\xff" * TOKEN_BYTES  # above every token, whose highest bit is 0
 _SEQUENCE_BYTES = 8
 _TAIL_BYTES = len(_END) + _SEQUENCE_BYTES
+_LAST_SEQUENCE = (1 << 8 * _SEQUENCE_BYTES) - 1
+
+SWEEP_START = b"\xff" * (_TAIL_BYTES + 1)
+"""Above every key without media: a sweep goes downwards from here."""
 
 
-def order_key(tokens: Tokens, block_size: int, sequence: int, media: bytes = b"") -> bytes:
-    """Return the key by which a prompt is ordered: byte order of keys is the order of the sweep.
+def pack_tokens(token_ids: Sequence[int]) -> bytes:
+    """Return token ids, each below 2**31, as native 32-bit integers: a seventh of the memory of a list of them."""
+    return struct.pack(f"{len(token_ids)}i", *token_ids)  # 7 µs for 512; array and numpy take 14 and 19
 
-    Keys order by media first, then by the tokens of the full KV blocks, shorter prompts before those that go on, then
-    by ``sequence``. The tokens after the last full block can't be shared and don't count.
+
+def unpack_tokens(*packed: bytes) -> list[int]:
+    """Return what ``pack_tokens`` was given, all pieces in one list."""
+    tokens = array("i")
+    for piece in packed:
+        tokens.frombytes(piece)
+    return tokens.tolist()
+
+
+def order_key(tokens: bytes, block_size: int, sequence: int, media: bytes = b"") -> bytes:
+    """Return the key by which a prompt is ordered; a sweep goes through keys from the highest to the lowest.
+
+    Prompts with the same media and the same full KV blocks are next to each other, in order of ``sequence``, and right
+    before those that go on after these blocks. Which of two different blocks comes first means nothing. The tokens
+    after the last full block can't be shared, and come last in the key, where nothing depends on them.
 
     Args:
-        tokens: the prompt's token ids, at least 0, 1 dimension.
+        tokens: the prompt's token ids, from ``pack_tokens``.
         block_size: tokens of a KV block.
-        sequence: number of the row in order of arrival; makes the key unique.
+        sequence: number of the row in order of arrival, below ``2**64``; makes the key unique.
         media: digest of the prompt's images and other media, at most ``4 * block_size`` bytes. Empty: none.
     """
-    full = tokens.size // block_size * block_size
-    # Big-endian, one higher than the id: byte order is token order, and _END is lower than any token.
-    blocks = (tokens[:full] + 1).byteswap().tobytes()
-    head = media.ljust(block_size * _TOKEN_BYTES, b"\0") if media else b""
-    return b"".join((head, blocks, _END, sequence.to_bytes(_SEQUENCE_BYTES, "big")))
+    full = len(tokens) // (block_size * TOKEN_BYTES) * (block_size * TOKEN_BYTES)
+    number = (_LAST_SEQUENCE - sequence).to_bytes(_SEQUENCE_BYTES, "big")
+    head = media.ljust(block_size * TOKEN_BYTES, b"\0") if media else b""
+    return b"".join((head, tokens[:full], _END, number, tokens[full:]))
 
 
-def key_tokens(key: bytes, block_size: int, media: bytes = b"") -> Tokens:
-    """Return the tokens of the full KV blocks of the prompt that ``key`` was made of."""
-    start = block_size * _TOKEN_BYTES if media else 0
-    count = (len(key) - _TAIL_BYTES - start) // _TOKEN_BYTES
-    return np.frombuffer(key, dtype=np.int32, count=count, offset=start).byteswap() - 1
+def key_tokens(key: bytes, block_size: int, size: int, media: bytes = b"") -> list[int]:
+    """Return the token ids of the prompt of ``size`` tokens that ``key`` was made of."""
+    start = block_size * TOKEN_BYTES if media else 0
+    end = start + size // block_size * block_size * TOKEN_BYTES
+    return unpack_tokens(key[start:end], key[end + _TAIL_BYTES :])
 
 
 def shared_blocks(key: bytes, other: bytes, block_size: int, guess: int = 0) -> int:
@@ -50,15 +64,15 @@ def shared_blocks(key: bytes, other: bytes, block_size: int, guess: int = 0) -> 
         block_size: tokens of a KV block.
         guess: the answer for the pair before, which it often is again. Any number is right.
     """
-    width = block_size * _TOKEN_BYTES
+    width = block_size * TOKEN_BYTES
     low, high = 0, max(0, min(len(key), len(other)) - _TAIL_BYTES) // width
-    if guess <= high and key[: guess * width] == other[: guess * width]:
+    if guess <= high and other.startswith(key[: guess * width]):
         low = guess
-        if low == high or key[low * width : (low + 1) * width] != other[low * width : (low + 1) * width]:
+        if low == high or not other.startswith(key[low * width : (low + 1) * width], low * width):
             return low
     while low < high:
         middle = (low + high + 1) // 2
-        if key[low * width : middle * width] == other[low * width : middle * width]:
+        if other.startswith(key[low * width : middle * width], low * width):
             low = middle
         else:
             high = middle - 1
@@ -74,17 +88,16 @@ def computed_tokens(size: int, shared: int, block_size: int) -> int:
     return size - min(shared, (size - 1) // block_size) * block_size
 
 
-def optimal_prompt_tokens(prompts: Iterable[Sequence[int] | Tokens], block_size: int) -> int:
+def optimal_prompt_tokens(prompts: Iterable[Sequence[int]], block_size: int) -> int:
     """Return the fewest prompt tokens that any order of ``prompts`` could compute, with a cache that forgets nothing.
 
-    In sorted order the predecessor of a prompt shares with it the most that any earlier one does, so one pass over
-    neighbours counts every distinct block once.
+    In the order of a sweep the predecessor of a prompt shares with it the most that any earlier one does, so one pass
+    over neighbours counts every distinct block once.
     """
-    arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
-    keyed = sorted((order_key(tokens, block_size, i), tokens.size) for i, tokens in enumerate(arrays))
+    keyed = [(order_key(pack_tokens(prompt), block_size, i), len(prompt)) for i, prompt in enumerate(prompts)]
     total = 0
     previous = b""
-    for key, size in keyed:
+    for key, size in sorted(keyed, reverse=True):
         total += computed_tokens(size, shared_blocks(previous, key, block_size), block_size)
         previous = key
     return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 
-from daft_vllm.engine.prefix import computed_tokens, shared_blocks
+from daft_vllm.engine.prefix import SWEEP_START, computed_tokens, shared_blocks
 from daft_vllm.engine.rows import Row
 
 _LATE_ROWS = 8192
@@ -13,7 +13,7 @@ _LATE_ROWS = 8192
 
 
 class PrefixQueue:
-    """Rows ordered by ``Row.key``, given out in sweeps through that order, like an elevator that only goes up.
+    """Rows ordered by ``Row.key``, given out in sweeps through that order, like an elevator that only goes down.
 
     A row that arrives ahead of the sweep joins it, one behind waits for the next: none waits longer than one sweep,
     rows with the same blocks keep their order of arrival, and rows that share a prefix leave one after the other,
@@ -37,12 +37,12 @@ class PrefixQueue:
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
         self._rows: dict[bytes, Row] = {}
-        # Keys of rows, each list sorted downwards so that the next one is the last; those of rows that went ahead of
+        # Keys of rows, each list sorted so that the next one is the last; those of rows that went ahead of
         # the sweep, or were removed, stay in until the sweep passes them.
         self._sweep: list[bytes] = []
         self._late: list[bytes] = []
         self._behind: list[bytes] = []  # not sorted: those of the next sweep
-        self._position = b""
+        self._position = SWEEP_START
         self._gone_ahead: dict[bytes, Row] = {}
         self._guess = 0
         self._lengths: Counter[int] = Counter()  # how many waiting rows may write that many tokens
@@ -61,16 +61,16 @@ class PrefixQueue:
         new = {row.key: row for row in rows}
         self._rows.update(new)
         position = self._position
-        ahead = [key for key in new if key > position]
+        ahead = [key for key in new if key < position]
         if len(ahead) < len(new):
-            self._behind.extend(key for key in new if key <= position)
+            self._behind.extend(key for key in new if key >= position)
         # Python's sort merges runs that are sorted already. To merge a few into very many each time would still add up,
         # so the few are gathered until they are a quarter.
         self._late.extend(ahead)
-        self._late.sort(reverse=True)
+        self._late.sort()
         if len(self._late) > max(_LATE_ROWS, len(self._sweep) // 4):
             self._sweep.extend(self._late)
-            self._sweep.sort(reverse=True)
+            self._sweep.sort()
             self._late.clear()
         for length, count in Counter([row.max_tokens for row in new.values()]).items():
             self._lengths[length] += count
@@ -118,10 +118,10 @@ class PrefixQueue:
         if not late:
             if not sweep:
                 sweep, self._behind = self._behind, sweep
-                sweep.sort(reverse=True)
+                sweep.sort()
                 self._sweep = sweep
             return sweep.pop()
-        if not sweep or late[-1] < sweep[-1]:
+        if not sweep or late[-1] > sweep[-1]:
             return late.pop()
         return sweep.pop()
 
@@ -137,7 +137,8 @@ class PrefixQueue:
                     del self._rows[key]
                     self._gone_ahead[key] = row
                     return row
-            self._ahead.extend(sorted(key for key, row in self._rows.items() if row.max_tokens == self._longest))
+            longest = (key for key, row in self._rows.items() if row.max_tokens == self._longest)
+            self._ahead.extend(sorted(longest, reverse=True))
 
     def _pass(self, row: Row) -> None:
         """Move the sweep to ``row`` and count what it costs at best."""
@@ -149,11 +150,11 @@ class PrefixQueue:
 
     def _end_sweep(self) -> None:
         """Pass what went ahead, and start anew."""
-        for key in sorted(self._gone_ahead):
+        for key in sorted(self._gone_ahead, reverse=True):
             self._pass(self._gone_ahead[key])
         for keys in (self._gone_ahead, self._sweep, self._late, self._behind, self._ahead):
             keys.clear()
-        self._position = b""
+        self._position = SWEEP_START
 
     def _uncount(self, row: Row) -> None:
         length = row.max_tokens

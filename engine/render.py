@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from daft_vllm.engine.config import EngineConfig
-from daft_vllm.engine.prefix import Tokens
+from daft_vllm.engine.prefix import pack_tokens
 from daft_vllm.engine.request import Outcome, Request
 from daft_vllm.engine.rows import Prepared
 from daft_vllm.errors import ModelError, OptionError
@@ -87,8 +85,7 @@ class RequestRenderer:
                 if key not in recipes:
                     recipes[key] = (request.sampling.to_vllm(request.constraint), _recipe(request))
                 params, recipe = recipes[key]
-                tokens: Tokens = np.array(token_ids, dtype=np.int32)
-                rows[i] = Prepared(tokens, params, request.constraint is not None, recipe)
+                rows[i] = Prepared(pack_tokens(token_ids), params, request.constraint is not None, recipe)
         return [row for row in rows if row is not None]
 
     def _chat_text(self, request: Request) -> str:

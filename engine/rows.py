@@ -9,9 +9,7 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from daft_vllm.engine.prefix import Tokens, key_tokens, order_key
+from daft_vllm.engine.prefix import TOKEN_BYTES, key_tokens, order_key
 from daft_vllm.engine.request import Outcome
 
 if TYPE_CHECKING:
@@ -21,17 +19,17 @@ _sequence = itertools.count()
 
 
 class Prepared(NamedTuple):
-    """A row as vLLM takes it.
+    """A row as the renderer leaves it.
 
     Attributes:
-        tokens: the prompt's token ids.
+        tokens: the prompt's token ids, from ``pack_tokens``.
         params: vLLM's sampling parameters.
         guided: whether the output is held to a format.
         recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
         media: digest of the prompt's media. Empty: none.
     """
 
-    tokens: Tokens
+    tokens: bytes
     params: SamplingParams
     guided: bool
     recipe: bytes = b""
@@ -41,7 +39,7 @@ class Prepared(NamedTuple):
         """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
         if not self.recipe:
             return None
-        return hashlib.sha256(b"".join((self.recipe, self.media, self.tokens.tobytes()))).digest()
+        return b"".join((self.recipe, self.media, hashlib.sha256(self.tokens).digest()))
 
 
 class Call:
@@ -70,13 +68,14 @@ class Call:
 
 
 class Row:
-    """One row to be generated.
-
-    It keeps its tokens once: those of full blocks in the key, and the rest beside it.
+    """One row to be generated. Its tokens are kept once, in the key.
 
     Attributes:
         call: the call that waits for it.
         index: its place in that call.
+        params: vLLM's sampling parameters.
+        guided: whether the output is held to a format.
+        max_tokens: the most tokens that its answer may have.
         size: tokens of its prompt.
         media: see ``Prepared.media``.
         key: its place in the order of the queue.
@@ -87,39 +86,32 @@ class Row:
 
     __slots__ = (
         "_block_size",
-        "_guided",
-        "_params",
-        "_rest",
         "call",
         "digest",
+        "guided",
         "index",
         "key",
+        "max_tokens",
         "media",
+        "params",
         "size",
         "twins",
         "waited",
     )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
-        tokens, self._params, self._guided, _, self.media = prepared
+        tokens, self.params, self.guided, _, self.media = prepared
         self._block_size = block_size
         self.call = call
         self.index = index
-        self.size: int = tokens.size
+        self.max_tokens: int = self.params.max_tokens or 1
+        self.size = len(tokens) // TOKEN_BYTES
         self.key = order_key(tokens, block_size, next(_sequence), self.media)
-        self._rest = tokens[self.size // block_size * block_size :].tobytes()
         self.digest = prepared.digest() if dedupe else None
         self.twins: list[Row] | None = None
         self.waited = 0.0
 
     @property
-    def max_tokens(self) -> int:
-        """The most tokens that its answer may have."""
-        return self._params.max_tokens or 1
-
-    @property
-    def prepared(self) -> Prepared:
-        """What vLLM is given, made from the key."""
-        blocks = key_tokens(self.key, self._block_size, self.media)
-        tokens = np.concatenate((blocks, np.frombuffer(self._rest, dtype=np.int32)))
-        return Prepared(tokens, self._params, self._guided, media=self.media)
+    def token_ids(self) -> list[int]:
+        """The prompt's token ids."""
+        return key_tokens(self.key, self._block_size, self.size, self.media)

@@ -118,4 +118,7 @@ class SamplingOptions(BaseModel):
             **self.model_dump(),
             structured_outputs=structured,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            # A shallow copy per row in place of a deep one, which takes 14% of the front end's CPU time at 16 tokens a
+            # row. Rows with the same options share what is below, and vLLM's changes to it are the same for each.
+            skip_clone=True,
         )

@@ -163,7 +163,16 @@ class EngineThread:
                 self._ready.set_exception(e)
         finally:
             self._fail_all(self._over or EngineClosedError("the engine is closed."))
+            self._end_tasks()
             self._loop.close()
+
+    def _end_tasks(self) -> None:
+        """End the loop's tasks, vLLM's among them: asyncio complains at exit of those that it finds pending."""
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
     async def _main(self) -> None:
         self._stop = asyncio.Event()
@@ -223,7 +232,7 @@ class EngineThread:
 
         assert self._core is not None
         try:
-            outcome = await self._core.generate(request_id, row.prepared, row.waited)
+            outcome = await self._core.generate(request_id, row)
         except EngineDeadError:
             self._on_death("vLLM's core process died")
             return

@@ -6,10 +6,9 @@ import itertools
 import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from daft_vllm.engine.prefix import computed_tokens, optimal_prompt_tokens, order_key, shared_blocks
+from daft_vllm.engine.prefix import computed_tokens, optimal_prompt_tokens, order_key, pack_tokens, shared_blocks
 from daft_vllm.engine.queue import PrefixQueue
 from daft_vllm.engine.rows import Call, Prepared, Row
 
@@ -17,9 +16,7 @@ BLOCK = 4
 
 
 def make_row(tokens: list[int], max_tokens: int = 8, call: Call | None = None, media: bytes = b"") -> Row:
-    prepared = Prepared(
-        np.array(tokens, dtype=np.int32), SimpleNamespace(max_tokens=max_tokens), False, b"recipe", media
-    )
+    prepared = Prepared(pack_tokens(tokens), SimpleNamespace(max_tokens=max_tokens), False, b"recipe", media)
     return Row(call or Call(1), 0, prepared, BLOCK, dedupe=True)
 
 
@@ -32,7 +29,7 @@ def cached_run(rows: list[Row]) -> int:
     seen: set[tuple[int, ...]] = set()
     total = 0
     for row in rows:
-        tokens = row.prepared.tokens.tolist()
+        tokens = row.token_ids
         blocks = [tuple(tokens[: end + BLOCK]) for end in range(0, len(tokens) - BLOCK + 1, BLOCK)]
         hits = sum(1 for _ in itertools.takewhile(seen.__contains__, blocks))
         total += computed_tokens(len(tokens), hits, BLOCK)
@@ -51,17 +48,20 @@ def test_order_is_by_blocks_then_arrival() -> None:
     queue = PrefixQueue(BLOCK, 8)
     rows = [make_row(prompt) for prompt in prompts]
     queue.push(rows)
-    # Nothing full; block 1,0,0,0 twice by arrival, then its continuation; 2,...; and 70000 after all smaller ids.
-    assert [rows.index(row) for row in drain(queue)] == [5, 1, 2, 3, 0, 4]
+    order = [rows.index(row) for row in drain(queue)]
+    # Block 1,0,0,0 twice by arrival, then its continuation; the order of unlike blocks means nothing.
+    start = order.index(1)
+    assert order[start : start + 3] == [1, 2, 3]
+    assert sorted(order) == list(range(6))
 
 
 @pytest.mark.parametrize("media", [b"", b"m" * 16])
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 23])
 def test_a_row_gives_back_the_tokens_it_was_made_of(size: int, media: bytes) -> None:
-    tokens = [0, 2**31 - 2, 255, 256, *range(300, 300 + size)][:size]
-    prepared = make_row(tokens, media=media).prepared
-    assert prepared.tokens.tolist() == tokens
-    assert prepared.media == media
+    tokens = [0, 2**31 - 1, 255, 256, *range(300, 300 + size)][:size]
+    row = make_row(tokens, media=media)
+    assert row.token_ids == tokens
+    assert row.size == size
 
 
 def test_media_keep_together() -> None:
@@ -69,7 +69,7 @@ def test_media_keep_together() -> None:
     rows = [make_row([1, 1, 1, 1], media=m) for m in (a, b, a, b"", b)]
     queue = PrefixQueue(BLOCK, 8)
     queue.push(rows)
-    assert [row.prepared.media for row in drain(queue)] == [b"", a, a, b, b]
+    assert [row.media for row in drain(queue)] == [b, b, a, a, b""]
     # The same tokens after other media are other blocks to vLLM; the last block is always computed.
     assert queue.optimal_tokens == 5 * 4
     assert rows[0].digest != rows[1].digest == rows[4].digest
@@ -91,7 +91,7 @@ def test_optimum_is_what_no_order_beats(seed: int) -> None:
 def test_shared_blocks_against_a_plain_count() -> None:
     for seed in range(30):
         first, second = random_prompts(seed, 2)
-        keys = [order_key(np.array(p, dtype=np.int32), BLOCK, i) for i, p in enumerate((first, second))]
+        keys = [order_key(pack_tokens(p), BLOCK, i) for i, p in enumerate((first, second))]
         plain = 0
         while (plain + 1) * BLOCK <= min(len(first), len(second)) and (
             first[: (plain + 1) * BLOCK] == second[: (plain + 1) * BLOCK]
@@ -103,14 +103,14 @@ def test_shared_blocks_against_a_plain_count() -> None:
 def test_late_rows_join_the_sweep_and_nobody_waits_for_a_second_one() -> None:
     queue = PrefixQueue(BLOCK, 8)
     queue.push([make_row([token] * BLOCK) for token in (10, 20, 30)])
-    assert queue.pop().prepared.tokens[0] == 10
-    queue.push([make_row([token] * BLOCK) for token in (5, 15, 25)])
-    assert [row.prepared.tokens[0] for row in drain(queue)] == [15, 20, 25, 30, 5]
+    assert queue.pop().token_ids[0] == 30
+    queue.push([make_row([token] * BLOCK) for token in (5, 15, 35)])
+    assert [row.token_ids[0] for row in drain(queue)] == [20, 15, 10, 5, 35]
     # However many arrive ahead of the sweep, a row waits for at most one pass over the order.
     waiting = make_row([50] * BLOCK)
     queue.push([waiting])
     order = []
-    for token in range(100):
+    for token in reversed(range(100)):
         queue.push([make_row([token] * BLOCK)])
         order.append(queue.pop())
     assert waiting in order
@@ -118,8 +118,8 @@ def test_late_rows_join_the_sweep_and_nobody_waits_for_a_second_one() -> None:
 
 def test_a_row_goes_ahead_only_where_it_would_be_the_last() -> None:
     queue = PrefixQueue(BLOCK, max_num_seqs=4)
-    short = [make_row([token] * BLOCK, max_tokens=2) for token in range(40)]
-    long = make_row([39] * BLOCK + [1] * BLOCK, max_tokens=10)
+    short = [make_row([token] * BLOCK, max_tokens=2) for token in reversed(range(40))]
+    long = make_row([0] * BLOCK + [1] * BLOCK, max_tokens=10)
     queue.push([*short, long])
     # All waiting rows need (40 * 2 + 10) / 4 = 22.5 steps; once 10 steps' worth or less is left, the long one goes.
     order = drain(queue)
@@ -128,14 +128,28 @@ def test_a_row_goes_ahead_only_where_it_would_be_the_last() -> None:
     assert left <= 10 * 4 < left + 2
     assert [row for row in order if row is not long] == short
     # It shares a block with a short one: counted once, although the sweep passed there later.
-    assert queue.optimal_tokens == optimal_prompt_tokens([row.prepared.tokens for row in order], BLOCK)
+    assert queue.optimal_tokens == optimal_prompt_tokens([row.token_ids for row in order], BLOCK)
 
 
 def test_rows_of_equal_length_are_never_taken_out_of_order() -> None:
     rows = [make_row(prompt, max_tokens=500) for prompt in random_prompts(3, 50)]
     queue = PrefixQueue(BLOCK, 8)
     queue.push(rows)
-    assert drain(queue) == sorted(rows, key=lambda row: row.key)
+    assert drain(queue) == sorted(rows, key=lambda row: row.key, reverse=True)
+
+
+def test_many_late_rows_are_merged_into_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daft_vllm.engine.queue._LATE_ROWS", 16)
+    first, late = ([make_row(prompt) for prompt in random_prompts(seed, 200)] for seed in (8, 9))
+    queue = PrefixQueue(BLOCK, 8)
+    queue.push(first)
+    order = [queue.pop() for _ in range(100)]
+    for row in late:  # one by one, so that they are gathered and merged several times
+        queue.push([row])
+    order += drain(queue)
+    assert sorted(row.key for row in order) == sorted(row.key for row in [*first, *late])
+    sweeps = 1 + sum(later.key > earlier.key for earlier, later in itertools.pairwise(order))
+    assert sweeps == 2
 
 
 def test_removed_rows_are_gone_and_the_rest_stays() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from daft_vllm import Constraint, OfflineEngine, Request, SamplingOptions
-from daft_vllm.engine.prefix import optimal_prompt_tokens
+from daft_vllm.engine.prefix import optimal_prompt_tokens, unpack_tokens
 from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 
@@ -219,15 +219,16 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
         config = replace(engine.config, truncate_prompt_tokens=200, truncation_side=side)
         (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
         assert isinstance(row, Prepared)
-        assert 190 <= len(row.tokens) <= 200
-        text = tokenizer.decode(row.tokens)
+        tokens = unpack_tokens(row.tokens)
+        assert 190 <= len(tokens) <= 200
+        text = tokenizer.decode(tokens)
         assert kept in text
         assert f" {lost}<" not in text
         assert text.rstrip().endswith("assistant")
     config = replace(engine.config, truncate_prompt_tokens=-1)
     (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
     assert isinstance(row, Prepared)
-    assert len(row.tokens) <= core.max_model_len - 1
+    assert len(unpack_tokens(row.tokens)) <= core.max_model_len - 1
     with pytest.raises(OptionError, match="does not fit"):
         RequestRenderer(replace(config, truncate_prompt_tokens=5000), core.llm.renderer, core.max_model_len)
 
