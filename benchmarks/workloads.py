@@ -124,10 +124,11 @@ def _table(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> 
     return Job("table", seed, tuple(render(table, template)), max_tokens=8, table=table, template=template)
 
 
+# Answers as long as the prompts: a prefix cache saves a copy's prompt, so with short answers there is little left to save.
 @_workload
 def _duplicates(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> Job:
     copies = round(0.3 * rows)
-    prompts = [vocabulary.text(256, rng) for _ in range(rows - copies)]
+    prompts = [vocabulary.text(64, rng) for _ in range(rows - copies)]
     prompts += [rng.choice(prompts[: rows - copies]) for _ in range(copies)]
     rng.shuffle(prompts)
-    return Job("duplicates", seed, tuple(prompts), max_tokens=32)
+    return Job("duplicates", seed, tuple(prompts), max_tokens=64)
