@@ -124,7 +124,7 @@ def _table(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> 
     return Job("table", seed, tuple(render(table, template)), max_tokens=8, table=table, template=template)
 
 
-# Answers as long as the prompts: a prefix cache saves a copy's prompt, so with short answers there is little left to save.
+# Answers as long as the prompts: a prefix cache saves a copy's prompt, and with short answers little is left to save.
 @_workload
 def _duplicates(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> Job:
     copies = round(0.3 * rows)

@@ -101,6 +101,7 @@ if __name__ == "__main__":
     engine = OfflineEngine(EngineConfig(sys.argv[1], json.loads(sys.argv[3])))
     print("PIDS", *engine.process_ids, flush=True)
     if sys.argv[2] == "exit":
+        engine.run([Request("hello", sampling=SamplingOptions(max_tokens=4))])
         raise SystemExit("an exception with the engine open")
     engine.run([Request(str(i), sampling=SamplingOptions(max_tokens=400, ignore_eos=True)) for i in range(3000)])
 """
@@ -108,15 +109,16 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: str) -> None:
-    """Neither by an exception at top level, nor by a kill in mid-generation."""
+    """Neither by an exception at top level, where nothing more is said of it, nor by a kill in mid-generation."""
     script = tmp_path / "owner.py"
     script.write_text(OWNER, encoding="utf-8")
-    owner = subprocess.Popen(
-        [sys.executable, str(script), tiny, how, json.dumps(TINY_ARGS)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    with (tmp_path / "stderr").open("w") as stderr:
+        owner = subprocess.Popen(
+            [sys.executable, str(script), tiny, how, json.dumps(TINY_ARGS)],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     assert owner.stdout is not None
     pids = next([int(pid) for pid in line.split()[1:]] for line in owner.stdout if line.startswith("PIDS"))
     assert pids
@@ -125,6 +127,10 @@ def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: 
         owner.kill()
     owner.wait(timeout=30)
     assert wait_gone(pids) == []
+    if how == "exit":
+        said = (tmp_path / "stderr").read_text()
+        assert "an exception with the engine open" in said
+        assert "Task was destroyed" not in said
 
 
 def test_a_model_that_does_not_load_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Which GPUs a shared engine takes and gives back. The engine is a stand-in: what is tested is what surrounds it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from daft_vllm import EngineConfig, EngineStats
+from daft_vllm.engine.devices import GpuClaim
+from daft_vllm.errors import DeviceError, EngineStartError
+from daft_vllm.udf import engines
+
+
+class Stub:
+    """Notes the GPUs that vLLM's processes would see; does not start for the model "broken"."""
+
+    seen: ClassVar[list[str | None]] = []
+
+    def __init__(self, config: EngineConfig, *, check_chat_template: bool) -> None:
+        Stub.seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if config.model == "broken":
+            raise EngineStartError("out of memory")
+        self.is_over = False
+        self.counters = EngineStats()
+
+    def stats(self) -> EngineStats:
+        return self.counters
+
+    def close(self) -> None:
+        self.is_over = True
+
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(engines, "OfflineEngine", Stub)
+    monkeypatch.setattr(engines, "_open", {})
+    monkeypatch.setattr(Stub, "seen", [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    yield
+    engines.close_engines()
+
+
+def opened(model: str, gpus: float = 1) -> Stub:
+    engine = engines.shared_engine(EngineConfig(model, gpus=gpus), check_chat_template=False, claim_gpus=True)
+    assert isinstance(engine, Stub)
+    return engine
+
+
+def free_gpus() -> list[str]:
+    """The GPUs that another process could claim."""
+    ids = []
+    for gpu in ("6", "7"):
+        try:
+            claim = GpuClaim(1, [gpu])
+        except DeviceError:
+            continue
+        ids += claim.ids
+        claim.release()
+    return ids
+
+
+def test_busy_engines_have_gpus_of_their_own() -> None:
+    opened("one").counters.pending = 1
+    opened("two")
+    assert Stub.seen == ["6", "7"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "6,7"
+    assert free_gpus() == []
+
+
+def test_an_idle_engine_makes_room_for_one_that_wants_both() -> None:
+    first = opened("one")
+    opened("two", gpus=2)
+    assert first.is_over
+    assert Stub.seen == ["6", "6,7"]
+
+
+def test_the_same_engine_is_opened_once_and_again_when_it_died() -> None:
+    first = opened("one")
+    assert opened("one") is first
+    first.is_over = True
+    assert opened("one") is not first
+    assert Stub.seen == ["6", "6"]
+
+
+def test_an_engine_that_does_not_start_holds_no_gpu() -> None:
+    with pytest.raises(EngineStartError):
+        opened("broken", gpus=2)
+    assert free_gpus() == ["6", "7"]
+
+
+def test_closed_engines_hold_no_gpu() -> None:
+    opened("one").counters.in_flight = 1
+    opened("two")
+    engines.close_engines()
+    assert free_gpus() == ["6", "7"]
+    with pytest.raises(DeviceError, match="2 of the 2"):
+        opened("three", gpus=3)
