@@ -26,7 +26,7 @@ from daft_vllm.engine.rows import Call, Prepared, Row
 SEQUENCES = 64
 PREFIXES = 20
 BLOCK_SIZE = 16
-SIZES = (200, 1000, 5000)
+SIZES = (200, 1000, 5000, 20000)
 SEEDS = range(5)
 LIMIT = 4096
 
