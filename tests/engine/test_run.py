@@ -71,7 +71,7 @@ def test_order_and_identity_under_many_callers(engine: OfflineEngine) -> None:
 
 def test_more_rows_than_fit_into_vllm(engine: OfflineEngine) -> None:
     """Rows wait here and enter as others leave: every one is answered, in order."""
-    rows = 400
+    rows = 560
     requests = [Request(f"Pick {i}.", constraint=Constraint(choices=(f"{i % 7}",))) for i in range(rows)]
     outcomes = engine.run(requests)
     assert [o.text for o in outcomes] == [f"{i % 7}" for i in range(rows)]
