@@ -13,9 +13,7 @@ fewest that could do (all sequences busy to the end), for four ways to tell the 
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
-from array import array
 from statistics import fmean, median
 from types import SimpleNamespace
 
@@ -63,15 +61,13 @@ def steps(rows: list[tuple[int, int]], told: str) -> int:
     }[told]
     queue = PrefixQueue(BLOCK_SIZE, SEQUENCES)
     queue.push(row(index, limit) for index, limit in enumerate(limits))
-    finished: dict[int, array[int]] = {prefix: array("l") for prefix in by_prefix}
+    finished: dict[int, list[int]] = {prefix: [] for prefix in by_prefix}
     running: list[tuple[int, int]] = []  # when it ends, which row
-    now = 0
-    for done in itertools.count():
+    now = done = 0
+    while len(queue) or running:
         while len(queue) and len(running) < SEQUENCES:
             index = queue.pop().index
             heapq.heappush(running, (now + rows[index][1], index))
-        if not running:
-            return now
         now, index = heapq.heappop(running)
         prefix, length = rows[index]
         finished[prefix].append(length)
@@ -79,7 +75,8 @@ def steps(rows: list[tuple[int, int]], told: str) -> int:
             waiting = queue.remove(lambda row: True)
             estimates = {p: round(fmean(known)) if known else overall for p, known in finished.items()}
             queue.push(row(one.index, estimates[rows[one.index][0]]) for one in waiting)
-    raise AssertionError("unreachable")
+        done += 1
+    return now
 
 
 def main() -> None:
