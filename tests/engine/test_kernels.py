@@ -1,0 +1,105 @@
+"""The compiled RMS-norm kernels that the engine's core runs on CPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from daft_vllm.engine import EngineConfig, OfflineEngine
+from daft_vllm.engine.environment import CPU_KERNELS, EAGER_CPU_KERNELS, start_args
+
+pytest.importorskip("vllm")
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    """vLLM's operators, with the kernels on offer."""
+    from vllm import ir
+
+    from daft_vllm.engine.kernels import register_cpu_kernels
+
+    register_cpu_kernels()
+    register_cpu_kernels()  # vLLM may load a plugin twice
+    return ir.ops
+
+
+def _inputs(shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    x, residual = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    return x, residual, torch.rand(shape[-1], generator=generator).to(dtype) + 0.5
+
+
+@pytest.mark.parametrize("dtype_name", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(1, 576), (7, 64), (300, 2048), (5, 9, 128)])
+def test_they_compute_what_vllm_computes(ops: Any, dtype_name: str, shape: tuple[int, ...]) -> None:
+    import torch
+
+    dtype = getattr(torch, dtype_name)
+    x, residual, weight = _inputs(shape, dtype)
+    close = ops.rms_norm.get_tolerance(dtype)
+    for args, op in (((x, weight), ops.rms_norm), ((x, residual, weight), ops.fused_add_rms_norm)):
+        kernel, native = op.impls[CPU_KERNELS], op.impls["native"]
+        assert kernel.supported
+        assert kernel.supports_args(*args, 1e-5)
+        torch.testing.assert_close(kernel.func_impl_fn(*args, 1e-5), native.func_impl_fn(*args, 1e-5), **close)
+
+
+def test_a_view_is_normalized_as_its_copy_is(ops: Any) -> None:
+    """Qwen3 normalizes each head of a query that is a slice of a larger matrix."""
+    x, _, weight = _inputs((6, 3, 64), _float32())
+    view = x[:, 1:]
+    kernel = ops.rms_norm.impls[CPU_KERNELS]
+    assert not view.is_contiguous()
+    assert kernel.impl_fn(view, weight, 1e-5).equal(kernel.impl_fn(view.clone(), weight, 1e-5))
+
+
+def test_a_row_does_not_depend_on_its_batch(ops: Any) -> None:
+    x, _, weight = _inputs((65, 576), _float32())
+    kernel = ops.rms_norm.impls[CPU_KERNELS].impl_fn
+    assert kernel(x, weight, 1e-5)[64:].equal(kernel(x[64:].contiguous(), weight, 1e-5))
+
+
+def test_what_they_cannot_compute_is_left_to_vllm(ops: Any) -> None:
+    x, residual, weight = _inputs((4, 64), _float32())
+    odd, _, odd_weight = _inputs((4, 20), _float32())
+    single, pair = ops.rms_norm.impls[CPU_KERNELS], ops.fused_add_rms_norm.impls[CPU_KERNELS]
+    assert single.supports_args(x, weight, 1e-5)
+    assert pair.supports_args(x, residual, weight, 1e-5)
+    assert not single.supports_args(x, None, 1e-5)
+    assert not single.supports_args(x, weight, 1e-5, 32)
+    assert not single.supports_args(x, weight.double(), 1e-5)
+    assert not single.supports_args(odd, odd_weight, 1e-5)
+    assert not pair.supports_args(x.t().contiguous().t(), residual, weight, 1e-5)
+    assert not pair.supports_args(x, residual.t().contiguous().t(), weight, 1e-5)
+    assert not pair.supports_args(x, residual.double(), weight, 1e-5)
+
+
+def test_vllm_itself_offers_them_to_gpus_only(ops: Any) -> None:
+    """Where this fails, vLLM runs them on CPUs by itself, and ``engine/kernels.py`` can go."""
+    from vllm.platforms import current_platform
+
+    current_platform.import_ir_kernels()
+    assert not ops.rms_norm.impls["vllm_c"].supported
+    assert not ops.fused_add_rms_norm.impls["vllm_c"].supported
+
+
+def test_the_engine_asks_for_them(engine: OfflineEngine) -> None:
+    priority = engine._state.core.llm.vllm_config.kernel_config.ir_op_priority
+    assert priority.rms_norm[0] == priority.fused_add_rms_norm[0] == CPU_KERNELS
+
+
+def test_what_the_user_sets_wins() -> None:
+    own = {"ir_op_priority": {"rms_norm": ["native"]}}
+    assert start_args(EngineConfig("m"))["kernel_config"] == EAGER_CPU_KERNELS
+    assert start_args(EngineConfig("m", {"kernel_config": own}))["kernel_config"] == own
+    assert "kernel_config" not in start_args(EngineConfig("m", {"enforce_eager": False}))
+    assert "kernel_config" not in start_args(EngineConfig("m", gpus=1))
+
+
+def _float32() -> Any:
+    import torch
+
+    return torch.float32
