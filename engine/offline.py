@@ -69,7 +69,7 @@ class OfflineEngine:
             requests: the rows.
             dedupe: give rows with the same prompt and options one answer, computed once, where that answer is
                 determined: at temperature 0 or with a seed. Answers are remembered as long as the engine is open, the
-                latest 64 MiB of them, or until ``forget_answers``.
+                latest 32 MiB of them at least, or until ``forget_answers``.
 
         Raises:
             EngineDiedError: vLLM died, or stalled for ``stall_timeout`` seconds, before every row was answered.

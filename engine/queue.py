@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from daft_vllm.engine.prefix import SWEEP_START, computed_tokens, shared_blocks
 from daft_vllm.engine.rows import Row
-
-_LATE_ROWS = 8192
-"""Below this, rows that arrive ahead of the sweep are kept apart from the many that were there before."""
+_key_of = attrgetter("key")
 
 
 class PrefixQueue:
@@ -36,19 +35,20 @@ class PrefixQueue:
         that a later sweep shares with an earlier one are counted again."""
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
-        self._rows: dict[bytes, Row] = {}
-        # Keys of rows, each list sorted so that the next one is the last; those of rows that went ahead of
-        # the sweep, or were removed, stay in until the sweep passes them.
-        self._sweep: list[bytes] = []
-        self._late: list[bytes] = []
+        # By the identity of the key: to hash a key of kilobytes costs as much as to sort it in. A key in a run below is
+        # kept alive by it, so no other key has its identity.
+        self._rows: dict[int, Row] = {}
+        # Keys of the sweep's rows in a few lists, each sorted so that its next one is the last; those of rows that went
+        # ahead of the sweep, or were removed, stay in until the sweep passes them.
+        self._runs: list[list[bytes]] = []
         self._behind: list[bytes] = []  # not sorted: those of the next sweep
         self._position = SWEEP_START
-        self._gone_ahead: dict[bytes, Row] = {}
+        self._gone_ahead: dict[int, Row] = {}
         self._guess = 0
         self._lengths: Counter[int] = Counter()  # how many waiting rows may write that many tokens
         self._length_total = 0
         self._longest = 0
-        self._ahead: deque[bytes] = deque()
+        self._ahead: deque[Row] = deque()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -58,21 +58,17 @@ class PrefixQueue:
 
     def push(self, rows: Iterable[Row]) -> None:
         """Add rows. Their keys have to differ from all others, as those of ``order_key`` do."""
-        new = {row.key: row for row in rows}
-        self._rows.update(new)
+        new = list(rows)
         position = self._position
-        ahead = [key for key in new if key < position]
-        if len(ahead) < len(new):
-            self._behind.extend(key for key in new if key >= position)
-        # Python's sort merges runs that are sorted already. To merge a few into very many each time would still add up,
-        # so the few are gathered until they are a quarter.
-        self._late.extend(ahead)
-        self._late.sort()
-        if len(self._late) > max(_LATE_ROWS, len(self._sweep) // 4):
-            self._sweep.extend(self._late)
-            self._sweep.sort()
-            self._late.clear()
-        for length, count in Counter([row.max_tokens for row in new.values()]).items():
+        ahead = []
+        for row in new:
+            key = row.key
+            self._rows[id(key)] = row
+            (ahead if key < position else self._behind).append(key)
+        if ahead:
+            ahead.sort()
+            self._add_run(ahead)
+        for length, count in Counter([row.max_tokens for row in new]).items():
             self._lengths[length] += count
             self._length_total += length * count
             self._longest = max(self._longest, length)
@@ -95,7 +91,7 @@ class PrefixQueue:
         """Take out and return the rows for which ``unwanted`` holds."""
         removed = [row for row in self._rows.values() if unwanted(row)]
         for row in removed:
-            del self._rows[row.key]
+            del self._rows[id(row.key)]
             self._uncount(row)
         if not self._rows:
             self._end_sweep()
@@ -104,26 +100,40 @@ class PrefixQueue:
     def _pop_next(self) -> Row:
         while True:
             key = self._next_key()
-            row = self._rows.pop(key, None)
+            row = self._rows.pop(id(key), None)
             if row is not None:
                 self._pass(row)
                 return row
-            gone = self._gone_ahead.pop(key, None)
+            gone = self._gone_ahead.pop(id(key), None)
             if gone is not None:
                 self._pass(gone)
 
+    def _add_run(self, run: list[bytes]) -> None:
+        """Add sorted keys to the sweep. Runs of like sizes are merged, so that there are few and each key moves seldom:
+        by the logarithm of the number of runs."""
+        runs = self._runs
+        while runs and len(runs[-1]) < 2 * len(run):
+            longer = runs.pop()
+            longer.extend(run)
+            longer.sort()  # in linear time: Python's sort finds the two runs
+            run = longer
+        runs.append(run)
+
     def _next_key(self) -> bytes:
         """Take the next key of the sweep, the first one of the next sweep at its end."""
-        sweep, late = self._sweep, self._late
-        if not late:
-            if not sweep:
-                sweep, self._behind = self._behind, sweep
-                sweep.sort()
-                self._sweep = sweep
-            return sweep.pop()
-        if not sweep or late[-1] > sweep[-1]:
-            return late.pop()
-        return sweep.pop()
+        runs = self._runs
+        if not runs:
+            self._behind.sort()
+            runs.append(self._behind)
+            self._behind = []
+        best = runs[0]
+        for run in runs:
+            if run[-1] > best[-1]:
+                best = run
+        key = best.pop()
+        if not best:
+            runs[:] = [run for run in runs if run]
+        return key
 
     def _pop_long(self) -> Row | None:
         """Take a row that would be the last to end, if there is one."""
@@ -131,14 +141,12 @@ class PrefixQueue:
             return None
         while True:
             while self._ahead:
-                key = self._ahead.popleft()
-                row = self._rows.get(key)
-                if row is not None and row.max_tokens == self._longest:
-                    del self._rows[key]
-                    self._gone_ahead[key] = row
+                row = self._ahead.popleft()
+                if row.max_tokens == self._longest and self._rows.pop(id(row.key), None) is not None:
+                    self._gone_ahead[id(row.key)] = row
                     return row
-            longest = (key for key, row in self._rows.items() if row.max_tokens == self._longest)
-            self._ahead.extend(sorted(longest, reverse=True))
+            longest = (row for row in self._rows.values() if row.max_tokens == self._longest)
+            self._ahead.extend(sorted(longest, key=_key_of, reverse=True))
 
     def _pass(self, row: Row) -> None:
         """Move the sweep to ``row`` and count what it costs at best."""
@@ -150,9 +158,9 @@ class PrefixQueue:
 
     def _end_sweep(self) -> None:
         """Pass what went ahead, and start anew."""
-        for key in sorted(self._gone_ahead, reverse=True):
-            self._pass(self._gone_ahead[key])
-        for keys in (self._gone_ahead, self._sweep, self._late, self._behind, self._ahead):
+        for row in sorted(self._gone_ahead.values(), key=_key_of, reverse=True):
+            self._pass(row)
+        for keys in (self._gone_ahead, self._runs, self._behind, self._ahead):
             keys.clear()
         self._position = SWEEP_START
 

@@ -138,13 +138,12 @@ def test_rows_of_equal_length_are_never_taken_out_of_order() -> None:
     assert drain(queue) == sorted(rows, key=lambda row: row.key, reverse=True)
 
 
-def test_many_late_rows_are_merged_into_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daft_vllm.engine.queue._LATE_ROWS", 16)
+def test_many_late_rows_are_merged_into_the_sweep() -> None:
     first, late = ([make_row(prompt) for prompt in random_prompts(seed, 200)] for seed in (8, 9))
     queue = PrefixQueue(BLOCK, 8)
     queue.push(first)
     order = [queue.pop() for _ in range(100)]
-    for row in late:  # one by one, so that they are gathered and merged several times
+    for row in late:  # one by one, so that runs are merged many times
         queue.push([row])
     order += drain(queue)
     assert sorted(row.key for row in order) == sorted(row.key for row in [*first, *late])
