@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from daft_vllm.engine.prefix import SWEEP_START, computed_tokens, shared_blocks
 from daft_vllm.engine.rows import Row
+
 _key_of = attrgetter("key")
 
 
@@ -110,7 +111,8 @@ class PrefixQueue:
 
     def _add_run(self, run: list[bytes]) -> None:
         """Add sorted keys to the sweep. Runs of like sizes are merged, so that there are few and each key moves seldom:
-        by the logarithm of the number of runs."""
+        by the logarithm of the number of runs.
+        """
         runs = self._runs
         while runs and len(runs[-1]) < 2 * len(run):
             longer = runs.pop()

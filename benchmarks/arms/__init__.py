@@ -42,6 +42,8 @@ ARMS: dict[str, ArmEntry] = {
     "ours": ArmEntry("ours:Ours", keeps_engine=False),
     "ours-stream": ArmEntry("ours:OursStream"),
     "ours-stream-64": ArmEntry("ours:OursStream"),
+    # An empty variable counts as the user's own, and is kept.
+    "ours-stream-plain": ArmEntry("ours:OursStream", environment={"GLIBC_TUNABLES": ""}),
     "ours-shared": ArmEntry("ours:OursStream", only=("table",)),
 }
 

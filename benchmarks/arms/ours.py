@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from daft_vllm import prompt, shared_first
 from daft_vllm.udf.progress import read_progress
 
 POLL_SECONDS = 0.05
+VLLM_KERNELS = {"ir_op_priority": {"rms_norm": ["native"], "fused_add_rms_norm": ["native"]}}
+"""What vLLM chooses by itself on a CPU."""
 
 
 class _Answers(NamedTuple):
@@ -115,6 +118,9 @@ class Ours:
 class OursStream:
     """``ours-stream``: the engine in the driver, kept loaded; ``ours-stream-64``: with batches of 64 rows.
 
+    ``ours-stream-plain``: with the memory settings and kernels that vLLM's core has in the other arms on a CPU, so that
+    only the order of the rows and their flow differ.
+
     ``ours-shared``, for the workload ``table`` alone: the same, with the template's lines in the order in which rows
     share the most. Choosing that order is timed too.
     """
@@ -122,6 +128,8 @@ class OursStream:
     def __init__(self, name: str, setting: EngineSetting) -> None:
         options = {"batch_size": 64} if name.endswith("-64") else {}
         self._shared_fields_first = name == "ours-shared"
+        if name.endswith("-plain"):
+            setting = replace(setting, engine_args={**setting.engine_args, "kernel_config": VLLM_KERNELS})
         self._query = _Query(setting, use_process=False, **options)
 
     def open(self) -> float:
