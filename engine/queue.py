@@ -61,7 +61,7 @@ class PrefixQueue:
         """Add rows. Their keys have to differ from all others, as those of ``order_key`` do."""
         new = list(rows)
         position = self._position
-        ahead = []
+        ahead: list[bytes] = []
         for row in new:
             key = row.key
             self._rows[id(key)] = row
