@@ -21,13 +21,14 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Repetitions; the arms' order rotates.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder of results.json, continued if it is there.")] = Path("out/bench"),
     model: Annotated[str | None, typer.Option(help="Model in place of the suite's: a folder or a hub name.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of weights and KV cache, float32 for example.")] = None,
     rows: Annotated[str, typer.Option(help="Rows in place of the suite's: all=16:32 or blog=64:256,cold=32.")] = "",
     stall_seconds: Annotated[float, typer.Option(help="Kill a worker that reports nothing this long.")] = STALL_SECONDS,
     retry_failed: Annotated[bool, typer.Option(help="Run again what was recorded as not run.")] = False,
     report_only: Annotated[bool, typer.Option(help="Run nothing, report what is there.")] = False,
 ) -> None:
     """Run benchmarks and write results.json, report.md and two plots into OUT."""
-    chosen = suite_of(_one_of(suite, suite_names(), "--suite"), model)
+    chosen = suite_of(_one_of(suite, suite_names(), "--suite"), model, dtype)
     chosen = chosen.with_rows(_rows_of(rows, list(chosen.rows)))
     chosen_arms = _several_of(arms, list(ARMS), "--arms")
     chosen_workloads = _several_of(workloads, all_workloads(), "--workloads")
