@@ -33,7 +33,10 @@ def main(
     chosen_arms = _several_of(arms, list(ARMS), "--arms")
     chosen_workloads = _several_of(workloads, all_workloads(), "--workloads")
     if not report_only:
-        runner = Runner(chosen, out, stall_seconds=stall_seconds, say=lambda line: print(line, flush=True))
+        try:
+            runner = Runner(chosen, out, stall_seconds=stall_seconds, say=lambda line: print(line, flush=True))
+        except ValueError as e:
+            raise typer.BadParameter(str(e), param_hint="--out") from None
         runner.run(chosen_arms, chosen_workloads, rounds, retry_failed=retry_failed)
     print(write_report(out))
 

@@ -43,7 +43,7 @@ def main(
     """Print what the batches cost over one batch of all rows."""
     chosen = suite_of(suite)
     words = Vocabulary.of_model(chosen.model)
-    sizes = [*(int(size) for size in batch_sizes.split(",")), rows]
+    sizes = [*(size for size in map(int, batch_sizes.split(",")) if size < rows), rows]
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     with OfflineEngine(EngineConfig(chosen.model, dict(chosen.engine_args), gpus=chosen.gpus)) as engine:
         measure(engine, workload, sizes[0], sizes[0], "warm-up", words)
@@ -56,8 +56,9 @@ def main(
     for size in sizes:
         each = seconds[size]
         drains = -(-rows // size) - 1
+        spread = f"{median(each):.2f} ({min(each):.2f}..{max(each):.2f})"
         cost = f"{(median(each) - whole) / drains:.2f}" if drains else ""
-        print(f"| {size} | {median(each):.2f} ({min(each):.2f}..{max(each):.2f}) | {median(each) / whole:.3f} | {cost} |")
+        print(f"| {size} | {spread} | {median(each) / whole:.3f} | {cost} |")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,9 @@ class Runner:
         command: what a worker is started with; the description's path is appended.
         stall_seconds: how long a worker may report nothing.
         say: where progress goes.
+
+    Raises:
+        ValueError: ``out`` holds results that these can't be compared with.
     """
 
     def __init__(
@@ -67,6 +70,9 @@ class Runner:
         self._say = say
         (out / "logs").mkdir(parents=True, exist_ok=True)
         self.results = ResultsFile(out / "results.json")
+        here = (device(suite.gpus), suite.engine_args.get("dtype"))
+        for there in {(record.device, record.engine_args.get("dtype")) for record in self.results.records} - {here}:
+            raise ValueError(f"{out} holds results of another device or dtype, {there} and not {here}: choose another.")
 
     def run(self, arms: Sequence[str], workloads: Sequence[str], rounds: int, *, retry_failed: bool = False) -> None:
         """Run every round. An arm that fails is recorded with its reason, and the rest goes on."""

@@ -19,7 +19,7 @@ COLD = "cold"
 """The workload that times a whole process, from start to exit."""
 # What daft-vllm sets unless told otherwise, for every arm: the same grammar and no backend that replaces another.
 STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
-# Nothing but the arms may differ: no downloads, no usage reports, no progress bars, no logs of the steps.
+# The same for all arms (`ARMS` says what one adds): no downloads, usage reports, progress bars, or logs of the steps.
 ENVIRONMENT = {
     "DAFT_ANALYTICS_ENABLED": "0",
     "DAFT_PROGRESS_BAR": "0",
@@ -76,7 +76,7 @@ class Suite:
         config = model_config(self.model)
         head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         dtype = self.engine_args.get("dtype") or "bfloat16"
-        bytes_per_value = 4 if dtype == "float32" else 2
+        bytes_per_value = 4 if dtype in ("float", "float32") else 2
         return int(config["num_hidden_layers"] * 2 * config["num_key_value_heads"] * head * bytes_per_value)
 
     def with_rows(self, rows: Mapping[str, tuple[int, ...]]) -> Suite:

@@ -18,8 +18,8 @@ class Duplicates:
     Not thread-safe.
 
     Args:
-        memory_bytes: answers kept at most, in bytes (of text and an estimate of Python's overhead). At the limit the
-            older half goes.
+        memory_bytes: how much is kept of answers, by the characters of their texts and an estimate of Python's
+            overhead. At the limit the older half goes.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:

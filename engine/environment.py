@@ -11,9 +11,7 @@ from typing import Any
 import psutil
 
 from daft_vllm.engine.config import EngineConfig
-
-OWNER_PID = "DAFT_VLLM_OWNER_PID"
-"""Tells vLLM's processes that daft-vllm started them, and from which process."""
+from daft_vllm.engine.guardian import OWNER_PID
 
 _GIB = 1024**3
 
@@ -52,9 +50,9 @@ EAGER_CPU_KERNELS = {
 """vLLM's ``kernel_config`` for a CPU without torch.compile.
 
 vLLM 0.32 carries compiled kernels for RMS normalization in its CPU build, but offers them to GPUs only: on a CPU it
-counts on torch.compile to fuse the same operators, written in torch. Not compiled, the latter take 18 to 23% of a step
-(SmolLM2-135M in bfloat16 on two AVX-512 cores, steps of 2048 and 512 tokens); one call at 512 tokens is 271 µs in torch
-and 72 in the kernel. It rounds once where torch rounds twice, so the last bit of a value may differ.
+counts on torch.compile to fuse the same operators, written in torch. Not compiled, these take 18 to 23% of a step
+(SmolLM2-135M in bfloat16 on two AVX-512 cores, steps of 2048 and 512 tokens): one call at 512 tokens is 271 µs in torch
+and 72 in the kernel. In 16-bit types the kernels round in other places than torch does, so last bits may differ.
 """
 
 
@@ -81,7 +79,7 @@ def prepare_environment(*, cpu: bool) -> None:
 
 
 def default_engine_args(*, cpu: bool) -> dict[str, object]:
-    """Return engine arguments that hold unless the user gives others; the rest is vLLM's defaults.
+    """Return engine arguments that hold unless the user gives others; the rest is vLLM's defaults (see ``start_args``).
 
     On a CPU vLLM would size the KV cache like a GPU's, by a share of all memory: here it is a quarter of what is free,
     4 GiB at most. Nothing is compiled, because that takes minutes and needs a compiler. vLLM runs one step of
@@ -110,13 +108,13 @@ def default_engine_args(*, cpu: bool) -> dict[str, object]:
 
 
 def start_args(config: EngineConfig) -> dict[str, Any]:
-    """Return all arguments that vLLM's engine is started with, ``config.engine_args`` and what follows from them."""
+    """Return the arguments for vLLM's engine: the defaults, ``config.engine_args``, and what follows from both."""
     cpu = config.gpus == 0
     args: dict[str, Any] = {**default_engine_args(cpu=cpu), **config.engine_args}
-    if cpu and args["enforce_eager"]:
-        args.setdefault("kernel_config", EAGER_CPU_KERNELS)
     if cpu and config.parallel_size == 1:
         args["distributed_executor_backend"] = "daft_vllm.engine.executor.InCoreExecutor"
+        if args["enforce_eager"] and not {"kernel_config", "ir_op_priority"} & args.keys():
+            args["kernel_config"] = EAGER_CPU_KERNELS  # which that executor offers
     if config.gpus >= 1:
         args.setdefault("tensor_parallel_size", int(config.gpus) // int(args.get("pipeline_parallel_size", 1)))
     elif config.gpus > 0:

@@ -12,4 +12,12 @@ class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are
     variables that have to be set before the process starts. ``Core.start`` sets them for the core's process, and names
     this class, which vLLM leaves alone. The model's own process is saved: its import of vLLM and torch (a third of the
     load), its memory, and two processes that spin on shared memory while they wait for each other.
+
+    It also offers vLLM the kernels of ``engine/kernels.py``.
     """
+
+    def _init_executor(self) -> None:
+        from daft_vllm.engine.kernels import register_cpu_kernels
+
+        register_cpu_kernels()
+        super()._init_executor()

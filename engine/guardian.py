@@ -1,6 +1,7 @@
-"""Ends vLLM's processes when the process that started them dies.
+"""vLLM plugin that ends vLLM's processes when the process that started them dies.
 
-Nothing in vLLM 0.32 ends the core when its parent is killed outright: it would keep the GPU's memory for ever.
+vLLM loads plugins of the group ``vllm.general_plugins`` in its core and worker processes. Nothing else in vLLM 0.32
+ends the core when its parent is killed outright: it would keep the GPU's memory for ever.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import multiprocessing
 import os
 import signal
 
-from daft_vllm.engine.environment import OWNER_PID
-
+OWNER_PID = "DAFT_VLLM_OWNER_PID"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies. Does nothing in the process that owns the engine.
+def register() -> None:
+    """Ask the kernel to kill this process when its parent dies. Does nothing outside an engine of daft-vllm.
 
     The kernel watches the parent's *thread* that started this process: for the core it is the engine's own thread,
     which lives as long as the engine.
     """
+    owner = os.environ.get(OWNER_PID)
     parent = multiprocessing.parent_process()
-    if int(os.environ[OWNER_PID]) == os.getpid() or parent is None:
+    if owner is None or int(owner) == os.getpid() or parent is None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if not parent.is_alive():  # it died before the line above

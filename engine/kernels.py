@@ -1,6 +1,6 @@
 """RMS normalization on CPUs by vLLM's own compiled kernels, offered to it as implementations of its operators.
 
-Imported in vLLM's processes only: it needs torch and vLLM.
+Imported in vLLM's core only: it needs torch and vLLM.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from daft_vllm.engine.environment import CPU_KERNELS
 
 _VECTOR = 16
 """Elements that the kernels take at once, at most; they refuse sizes that are no multiple."""
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def register_cpu_kernels() -> None:
@@ -45,8 +46,17 @@ def _fused_add_rms_norm(
     return x, x_residual
 
 
+# The kernels take bare pointers: what they would read wrongly has to be left to vLLM here.
 def _one(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
-    return variance_size is None and weight is not None and weight.dtype == x.dtype and x.shape[-1] % _VECTOR == 0
+    return (
+        variance_size is None
+        and weight is not None
+        and weight.dtype == x.dtype
+        and x.dtype in _DTYPES
+        and weight.shape == x.shape[-1:]
+        and weight.is_contiguous()
+        and x.shape[-1] % _VECTOR == 0
+    )
 
 
 def _pair(
@@ -55,6 +65,7 @@ def _pair(
     return (
         _one(x, weight, epsilon, variance_size)
         and x.dtype == x_residual.dtype
+        and x.shape == x_residual.shape
         and x.is_contiguous()
         and x_residual.is_contiguous()
     )

@@ -110,8 +110,10 @@ class PrefixQueue:
                 self._pass(gone)
 
     def _add_run(self, run: list[bytes]) -> None:
-        """Add sorted keys to the sweep. Runs of like sizes are merged, so that there are few and each key moves seldom:
-        by the logarithm of the number of runs.
+        """Add sorted keys to the sweep.
+
+        Runs of like sizes are merged: there are at most as many as the logarithm of the number of keys, and that often
+        a key is moved.
         """
         runs = self._runs
         while runs and len(runs[-1]) < 2 * len(run):

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import jsonschema
 from daft import DataType
+from jsonschema.exceptions import best_match
 from pydantic import BaseModel, ValidationError
 
 from daft_vllm.engine import Constraint, ErrorValue
@@ -102,13 +103,13 @@ class ReturnFormat:
                 value = self.model.model_validate_json(text).model_dump(mode="json", by_alias=True)
             else:
                 value = json.loads(text)
-                _validator(constraint.json_schema or "true").validate(value)
+                wrong = best_match(_validator(constraint.json_schema or "true").iter_errors(value))
+                if wrong is not None:
+                    return Parsed(None, ErrorValue("invalid_output", f"{wrong.json_path}: {wrong.message}"))
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             at = ".".join(map(str, first["loc"])) or "the whole"
             return Parsed(None, ErrorValue("invalid_output", f"{at}: {first['msg']}"))
-        except jsonschema.ValidationError as e:
-            return Parsed(None, ErrorValue("invalid_output", f"{e.json_path}: {e.message}"))
         except ValueError as e:
             return Parsed(None, ErrorValue("invalid_output", f"not JSON: {e}"))
         return Parsed(to_column_value(value, self.dtype))

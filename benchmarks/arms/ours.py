@@ -118,8 +118,8 @@ class Ours:
 class OursStream:
     """``ours-stream``: the engine in the driver, kept loaded; ``ours-stream-64``: with batches of 64 rows.
 
-    ``ours-stream-plain``: with the memory settings and kernels that vLLM's core has in the other arms on a CPU, so that
-    only the order of the rows and their flow differ.
+    ``ours-stream-plain``, on a CPU: with the memory settings and kernels that vLLM's core has in the other arms. What
+    is left is the order of the rows, their flow, and the front end.
 
     ``ours-shared``, for the workload ``table`` alone: the same, with the template's lines in the order in which rows
     share the most. Choosing that order is timed too.
@@ -128,12 +128,15 @@ class OursStream:
     def __init__(self, name: str, setting: EngineSetting) -> None:
         options = {"batch_size": 64} if name.endswith("-64") else {}
         self._shared_fields_first = name == "ours-shared"
+        self._runs_here = not name.endswith("-plain") or not setting.gpus
         if name.endswith("-plain"):
             setting = replace(setting, engine_args={**setting.engine_args, "kernel_config": VLLM_KERNELS})
         self._query = _Query(setting, use_process=False, **options)
 
     def open(self) -> float:
         """Load the model by answering one row, as a user would."""
+        if not self._runs_here:
+            raise NotExpressible("on a GPU daft-vllm changes neither memory settings nor kernels")
         started = time.monotonic()
         self._run(Job("open", "open", (" hello",), max_tokens=1), shared_fields_first=False)
         return time.monotonic() - started

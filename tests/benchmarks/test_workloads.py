@@ -125,4 +125,5 @@ def test_every_suite_has_two_sizes_of_every_workload() -> None:
     assert all(small < large for small, large in (cpu.rows[name] for name in workload_names()))
     assert set(suite("l4").rows) == set(suite("h100").rows) == set(cpu.rows)
     assert suite("l4", "some/model").model == "some/model"
-    assert suite("cpu", dtype="float32").kv_bytes_per_token() == 30 * 2 * 3 * 64 * 4
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        assert suite("cpu", dtype=dtype).kv_bytes_per_token() == 30 * 2 * 3 * 64 * size

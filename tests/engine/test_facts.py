@@ -44,11 +44,11 @@ def test_default_engine_args_are_known() -> None:
         assert set(default_engine_args(cpu=cpu)) <= names
 
 
-def test_vllm_loads_the_plugin() -> None:
+def test_the_guardian_is_a_plugin_of_vllm() -> None:
     from importlib.metadata import entry_points
 
     assert [e.value for e in entry_points(group="vllm.general_plugins", name="daft_vllm")] == [
-        "daft_vllm.engine.plugin:register"
+        "daft_vllm.engine.guardian:register"
     ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -72,6 +75,10 @@ def test_what_they_cannot_compute_is_left_to_vllm(ops: Any) -> None:
     assert not single.supports_args(x, weight, 1e-5, 32)
     assert not single.supports_args(x, weight.double(), 1e-5)
     assert not single.supports_args(odd, odd_weight, 1e-5)
+    assert not single.supports_args(x, weight[:1], 1e-5)
+    assert not single.supports_args(x, weight.repeat(2)[::2], 1e-5)
+    assert not single.supports_args(x.double(), weight.double(), 1e-5)
+    assert not pair.supports_args(x, residual[:1], weight, 1e-5)
     assert not pair.supports_args(x.t().contiguous().t(), residual, weight, 1e-5)
     assert not pair.supports_args(x, residual.t().contiguous().t(), weight, 1e-5)
     assert not pair.supports_args(x, residual.double(), weight, 1e-5)
@@ -86,6 +93,45 @@ def test_vllm_itself_offers_them_to_gpus_only(ops: Any) -> None:
     assert not ops.fused_add_rms_norm.impls["vllm_c"].supported
 
 
+_COUNTED = """
+import sys
+from daft_vllm.engine import kernels
+from daft_vllm.engine.environment import start_args
+from daft_vllm.engine import EngineConfig
+
+calls = {"one": 0, "pair": 0}
+one, pair = kernels._rms_norm, kernels._fused_add_rms_norm
+
+def counted_one(x: kernels.Tensor, weight: kernels.Tensor | None, epsilon: float, variance_size: int | None = None
+                ) -> kernels.Tensor:
+    calls["one"] += 1
+    return one(x, weight, epsilon, variance_size)
+
+def counted_pair(x: kernels.Tensor, x_residual: kernels.Tensor, weight: kernels.Tensor | None, epsilon: float,
+                 variance_size: int | None = None) -> tuple[kernels.Tensor, kernels.Tensor]:
+    calls["pair"] += 1
+    return pair(x, x_residual, weight, epsilon, variance_size)
+
+kernels._rms_norm, kernels._fused_add_rms_norm = counted_one, counted_pair
+from vllm import LLM, SamplingParams
+args = {**start_args(EngineConfig(sys.argv[1])), "load_format": "dummy", "kv_cache_memory_bytes": 1 << 26}
+llm = LLM(model=sys.argv[1], max_model_len=64, **args)
+before = dict(calls)
+llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)
+print("CALLS", calls["one"] - before["one"], calls["pair"] - before["pair"])
+"""
+
+
+def test_the_core_runs_them(tiny: str) -> None:
+    """In a process where the core can be looked into: two layers and three steps."""
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNTED, tiny], env=environment, capture_output=True, text=True, timeout=120
+    )
+    # The first norm of a step has nothing to add; one for the rest of the first layer, two of the second, the last.
+    assert "CALLS 3 12" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_engine_asks_for_them(engine: OfflineEngine) -> None:
     priority = engine._state.core.llm.vllm_config.kernel_config.ir_op_priority
     assert priority.rms_norm[0] == priority.fused_add_rms_norm[0] == CPU_KERNELS
@@ -95,7 +141,8 @@ def test_what_the_user_sets_wins() -> None:
     own = {"ir_op_priority": {"rms_norm": ["native"]}}
     assert start_args(EngineConfig("m"))["kernel_config"] == EAGER_CPU_KERNELS
     assert start_args(EngineConfig("m", {"kernel_config": own}))["kernel_config"] == own
-    assert "kernel_config" not in start_args(EngineConfig("m", {"enforce_eager": False}))
+    for args in ({"ir_op_priority": {"rms_norm": ["native"]}}, {"enforce_eager": False}, {"tensor_parallel_size": 2}):
+        assert "kernel_config" not in start_args(EngineConfig("m", args))
     assert "kernel_config" not in start_args(EngineConfig("m", gpus=1))
 
 

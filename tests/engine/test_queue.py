@@ -151,6 +151,38 @@ def test_many_late_rows_are_merged_into_the_sweep() -> None:
     assert sweeps == 2
 
 
+def test_rows_that_come_and_go_are_never_mistaken_for_each_other() -> None:
+    """Rows are known by the identity of their keys: one that is gone must leave nothing that a new row could meet."""
+    rng = random.Random(5)
+    queue = PrefixQueue(BLOCK, 2)
+    waiting: dict[tuple[int, ...], int] = {}
+    number = 0
+    for _ in range(400):
+        for _ in range(rng.randrange(4)):
+            number += 1
+            prompt = [rng.randrange(2), 1, 1, 1, number]  # all keys have the same size, so memory is used again
+            queue.push([make_row(prompt, max_tokens=rng.choice((2, 2, 2, 40)))])
+            waiting[tuple(prompt)] = number
+        if rng.random() < 0.3:
+            for row in queue.remove(lambda row: row.token_ids[-1] % 3 == 0):
+                del waiting[tuple(row.token_ids)]
+        while len(queue) > 5:
+            del waiting[tuple(queue.pop().token_ids)]
+        assert len(queue) == len(waiting)
+    for row in drain(queue):
+        del waiting[tuple(row.token_ids)]
+    assert not waiting
+
+
+def test_a_removed_row_may_come_back() -> None:
+    rows = [make_row([token] * BLOCK) for token in (10, 20, 30)]
+    queue = PrefixQueue(BLOCK, 8)
+    queue.push(rows)
+    assert queue.remove(lambda row: row is rows[1]) == [rows[1]]
+    queue.push([rows[1]])
+    assert drain(queue) == rows[::-1]
+
+
 def test_removed_rows_are_gone_and_the_rest_stays() -> None:
     mine, other = Call(1), Call(1)
     rows = [
