@@ -23,8 +23,8 @@ DEFAULT_MODEL = "smollm2-135m"
 
 BATCH_SIZE = 2048
 """Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them, which
-costs the time of 5 to 9 rows with 64 sequences (``python -m benchmarks.draining``), 0.4% of a batch of this size. A batch
-is also what a table is cut into to keep several engines busy."""
+costs the time of 5 to 9 rows with 64 sequences (``python -m benchmarks.draining``), 0.4% of a batch of this size. A
+batch is also what a table is cut into to keep several engines busy."""
 
 _OWN_OPTIONS = (
     "engine_args",
