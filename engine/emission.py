@@ -1,0 +1,325 @@
+"""From a flat schema to the ones that xgrammar enforces, type by type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jsonschema
+
+from daft_vllm.engine.conjunction import TYPES, Flat, property_schema
+from daft_vllm.engine.patterns import pattern_within
+
+_MOST_MULTIPLES = 1000
+_INT64 = 2**63
+_KEYWORDS_OF = {
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": (
+        *("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"),
+        "unevaluatedItems",
+    ),
+    "object": (
+        *("properties", "patternProperties", "additionalProperties", "required", "propertyNames", "minProperties"),
+        *("maxProperties", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
+    ),
+}
+_KEYWORDS_OF["number"] = _KEYWORDS_OF["integer"]
+FORMATS = frozenset(
+    (
+        *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference"),
+        *("uri-template", "json-pointer", "relative-json-pointer"),
+    )
+)
+"""Formats that xgrammar 0.2 enforces."""
+_UNENFORCED_FORMATS = frozenset(["idn-email", "idn-hostname", "iri", "iri-reference", "regex"])
+"""Formats of the specification that it doesn't. All others are annotations."""
+
+Node = dict[str, Any]
+NEVER: Node = {"not": {}}
+"""The lowered schema that no value satisfies; only ever compared by identity."""
+
+
+class Finding(NamedTuple):
+    """Something that a schema says and no grammar can.
+
+    Attributes:
+        pointer: JSON pointer to the schema that says it.
+        keyword: the keyword.
+        why: why it can't be enforced.
+        instead: what to write in its place.
+    """
+
+    pointer: str
+    keyword: str
+    why: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer or '/'}: {self.keyword}: {self.why}. {self.instead}"
+
+
+class Emitter:
+    """Writes flat schemas, in which nothing is left to take apart.
+
+    Args:
+        root: the whole document, in which references are looked up.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._validator = jsonschema.Draft202012Validator(root)
+        self._quiet = 0
+        self._found: dict[tuple[str, str], Finding] = {}
+
+    def lower(self, schema: Any, pointer: str) -> Node:
+        """Return the lowered schema of a part, or ``NEVER``."""
+        raise NotImplementedError
+
+    def _of_types(self, flat: Flat, pointer: str) -> list[Node]:
+        """Return one lowered schema per type that the flat schema allows."""
+        for forbidden in flat.get("not", ()):
+            if forbidden is True or forbidden == {}:
+                return [NEVER]
+            if forbidden is not False:
+                self._find(
+                    pointer, "not", "a grammar says what may be written, not what may not", "Say what is allowed"
+                )
+        for condition in flat.get("conditions", ()):
+            if "then" in condition or "else" in condition:
+                self._find(
+                    pointer,
+                    "if",
+                    "a grammar can't look back at what was written",
+                    "Write the cases as branches of anyOf",
+                )
+        if "enum" in flat:
+            return self._of_values(flat)
+        types = flat.get("type")
+        if types is None:
+            types = [kind for kind in TYPES if kind != "integer" and any(k in flat for k in _KEYWORDS_OF.get(kind, ()))]
+            if not types:
+                return [{}]
+        emit: dict[str, Callable[[Flat, str], Node]] = {
+            "integer": self._integer,
+            "number": self._number,
+            "string": self._string,
+            "array": self._array,
+            "object": self._object,
+        }
+        types = [kind for kind in types if not (kind == "integer" and "number" in types)]
+        return [emit[kind](flat, pointer) if kind in emit else {"type": kind} for kind in types]
+
+    def _of_values(self, flat: Flat) -> list[Node]:
+        rest = _denormalised({name: value for name, value in flat.items() if name != "enum"})
+        check = self._validator.evolve(schema=rest)
+        values = [value for value in flat["enum"] if check.is_valid(value)]
+        return [{"enum": values}] if values else [NEVER]
+
+    def _integer(self, flat: Flat, pointer: str) -> Node:
+        lows = [math.ceil(flat["minimum"])] if "minimum" in flat else []
+        lows += [math.floor(flat["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in flat else []
+        highs = [math.floor(flat["maximum"])] if "maximum" in flat else []
+        highs += [math.ceil(flat["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in flat else []
+        low, high = max(lows, default=None), min(highs, default=None)
+        low = None if low is not None and low < -_INT64 else low
+        high = None if high is not None and high >= _INT64 else high
+        if low is not None and high is not None and low > high:
+            return NEVER
+        steps = [step for step in flat.get("multipleOf", ()) if step not in (1, 1.0)]
+        if steps:
+            if low is not None and high is not None and high - low < _MOST_MULTIPLES * max(steps):
+                values = [v for v in range(low, high + 1) if all(_is_multiple(v, step) for step in steps)]
+                return {"enum": values} if values else NEVER
+            self._find(
+                pointer,
+                "multipleOf",
+                "xgrammar doesn't enforce it without close bounds",
+                f"Give minimum and maximum with at most {_MOST_MULTIPLES} values between them, or count in that unit",
+            )
+        bounds = {"minimum": low, "maximum": high}
+        return {"type": "integer", **{name: value for name, value in bounds.items() if value is not None}}
+
+    def _number(self, flat: Flat, pointer: str) -> Node:
+        if any(step == int(step) for step in flat.get("multipleOf", ())):
+            return self._integer(flat, pointer)  # whole multiples are whole numbers
+        if flat.get("multipleOf"):
+            self._find(pointer, "multipleOf", "xgrammar doesn't enforce it", "Use an integer, of cents for example")
+        low, high = flat.get("minimum", -math.inf), flat.get("maximum", math.inf)
+        above, below = flat.get("exclusiveMinimum", -math.inf), flat.get("exclusiveMaximum", math.inf)
+        if low > high or low >= below or above >= high or above >= below:
+            return NEVER
+        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+        return {"type": "number", **{name: flat[name] for name in bounds if name in flat}}
+
+    def _string(self, flat: Flat, pointer: str) -> Node:
+        low, high = flat.get("minLength", 0), flat.get("maxLength")
+        if high is not None and low > high:
+            return NEVER
+        formats = [name for name in flat.get("format", ()) if name in FORMATS]
+        for name in flat.get("format", ()):
+            if name in _UNENFORCED_FORMATS:
+                self._find(pointer, "format", f"xgrammar doesn't know {name!r}", "Leave it out, or write a pattern")
+        patterns = flat.get("pattern", [])
+        if len(formats) > 1 or len(patterns) > 1 or (formats and patterns):
+            both = "format" if formats else "pattern"
+            self._find(pointer, both, "xgrammar enforces one pattern or format of a string", "Write one pattern")
+        if formats:
+            if low > 1 or high is not None:
+                self._find(pointer, "format", "xgrammar enforces no length beside it", "Leave the length out")
+            return {"type": "string", "format": formats[0]}
+        if patterns:
+            pattern = pattern_within(patterns[0], low, high)
+            if pattern is None:
+                self._find(
+                    pointer,
+                    "pattern",
+                    "xgrammar enforces no length beside it",
+                    "Write the length into the pattern: ^[a-z]{1,12}$",
+                )
+                pattern = patterns[0]
+            return {"type": "string", "pattern": pattern}
+        lengths = {"minLength": low or None, "maxLength": high}
+        return {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
+
+    def _array(self, flat: Flat, pointer: str) -> Node:
+        least, most = flat.get("minItems", 0), flat.get("maxItems", math.inf)
+        if flat.get("uniqueItems") and most > 1:
+            self._find(pointer, "uniqueItems", "a grammar can't look back", "Leave it out, drop duplicates afterwards")
+        contains = [one for one in flat.get("contains", ()) if flat.get("minContains", 1) > 0]
+        if contains or "maxContains" in flat:
+            self._find(pointer, "contains", "a grammar can't look ahead", "Put the item first, with prefixItems")
+        prefix: list[Node] = []
+        rest = flat.get("items", flat.get("unevaluatedItems", True))
+        for index, item in enumerate(flat.get("prefixItems", ())):
+            lowered = self.lower(item, f"{pointer}/prefixItems/{index}")
+            if lowered is NEVER:
+                most = min(most, index)
+                break
+            prefix.append(lowered)
+        items = self.lower(rest, f"{pointer}/items")
+        if items is NEVER:
+            most = min(most, len(flat.get("prefixItems", ())))
+        if least > most:
+            return NEVER
+        node: Node = {"type": "array"}
+        if prefix:
+            prefix = prefix[: int(most)] if most != math.inf else prefix
+            node["prefixItems"] = prefix
+        if most == len(prefix) or items is NEVER:
+            if not prefix:
+                return {"enum": [[]]}
+            return {**node, "items": False}
+        node["items"] = items or True
+        if least > 0:
+            node["minItems"] = least
+        if most != math.inf:
+            node["maxItems"] = most
+        return node
+
+    def _object(self, flat: Flat, pointer: str) -> Node:
+        required = list(dict.fromkeys(flat.get("required", ())))
+        names = {**flat.get("properties", {}), **dict.fromkeys(required)}
+        other = flat.get("additionalProperties", flat.get("unevaluatedProperties", True))
+        if "additionalProperties" not in flat and "unevaluatedProperties" in flat:
+            flat = {**flat, "additionalProperties": other}
+        key_schema = flat.get("propertyNames", True)
+        properties: dict[str, Node] = {}
+        closed = other is False
+        for name in names:
+            value = self.lower(property_schema(flat, name), f"{pointer}/properties/{_escaped(name)}")
+            if value is NEVER or not self._validator.evolve(schema=key_schema).is_valid(name):
+                if name in required:
+                    return NEVER
+                closed = True  # or the name could come as one of the others
+            else:
+                properties[name] = value
+        least, most = flat.get("minProperties", 0), flat.get("maxProperties")
+        if most is not None and len(required) > most:
+            return NEVER
+        node: Node = {"type": "object", "properties": properties, "required": required}
+        if most is not None:
+            node["maxProperties"] = most
+        if least > len(required):
+            node["minProperties"] = least
+        patterns = flat.get("patternProperties", {})
+        if properties or (closed and not patterns):
+            return self._with_others(node, flat, pointer, closed=closed or bool(patterns) or key_schema is not True)
+        return self._of_free_keys(node, flat, pointer, closed=closed)
+
+    def _with_others(self, node: Node, flat: Flat, pointer: str, *, closed: bool) -> Node:
+        """Add what is said of the keys that have no name."""
+        others = (
+            NEVER if closed else self.lower(flat.get("additionalProperties", True), f"{pointer}/additionalProperties")
+        )
+        if others is NEVER:
+            if node.get("minProperties", 0) > len(node["properties"]):
+                return NEVER
+            if not node["properties"]:
+                return {"enum": [{}]}
+            return {**node, "additionalProperties": False}
+        return {**node, "additionalProperties": others or True}
+
+    def _of_free_keys(self, node: Node, flat: Flat, pointer: str, *, closed: bool) -> Node:
+        """Return the schema of an object that names no keys, but may say what they look like."""
+        counts: Node = {name: node[name] for name in ("minProperties", "maxProperties") if name in node}
+        patterns = flat.get("patternProperties", {})
+        key_schema = flat.get("propertyNames", True)
+        if patterns:
+            if key_schema is not True:
+                self._find(pointer, "propertyNames", "xgrammar enforces it or patternProperties", "Write one pattern")
+            for pattern, schema in patterns.items():
+                value = self.lower(schema, f"{pointer}/patternProperties/{_escaped(pattern)}")
+                if value is not NEVER:  # xgrammar takes one pattern
+                    return {
+                        "type": "object",
+                        "patternProperties": {pattern: value},
+                        "additionalProperties": False,
+                        **counts,
+                    }
+            return NEVER if counts.get("minProperties") else {"enum": [{}]}
+        if key_schema is True:
+            return self._with_others({**node, **counts}, flat, pointer, closed=closed)
+        keys = self.lower({"allOf": [{"type": "string"}, key_schema]}, f"{pointer}/propertyNames")
+        if keys is NEVER:
+            return NEVER if counts.get("minProperties") else {"enum": [{}]}
+        values = self.lower(flat.get("additionalProperties", True), f"{pointer}/additionalProperties")
+        if "enum" in keys and values is not NEVER:
+            named: Node = {"type": "object", "properties": dict.fromkeys(keys["enum"], values), "required": []}
+            return self._with_others({**named, **counts}, flat, pointer, closed=True)
+        pattern = keys.get("pattern") or pattern_within("^.*$", keys.get("minLength", 0), keys.get("maxLength"))
+        if values is NEVER or pattern is None or "format" in keys or "anyOf" in keys:
+            self._find(pointer, "propertyNames", "xgrammar enforces one pattern of keys", "Write patternProperties")
+            return {"type": "object"}
+        return _of_keys_like(pattern, values) | counts
+
+    def _find(self, pointer: str, keyword: str, why: str, instead: str) -> None:
+        if not self._quiet:
+            self._found.setdefault((pointer, keyword), Finding(pointer, keyword, why, f"{instead}."))
+
+
+def _denormalised(flat: Flat) -> Flat:
+    """Return a flat schema as one that a validator reads."""
+    schema = dict(flat)
+    several = {
+        name: schema.pop(name)
+        for name in ("not", "contains", "conditions", "pattern", "format", "multipleOf")
+        if name in schema
+    }
+    parts = [value if name == "conditions" else {name: value} for name, values in several.items() for value in values]
+    if parts:
+        schema["allOf"] = parts
+    return schema
+
+
+def _is_multiple(value: int, step: float) -> bool:
+    quotient = value / step
+    return quotient == int(quotient)
+
+
+def _of_keys_like(pattern: str, values: Node) -> Node:
+    return {"type": "object", "patternProperties": {pattern: values}, "additionalProperties": False}
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
