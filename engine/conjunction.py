@@ -123,9 +123,10 @@ def _conjoined_objects(a: Flat, b: Flat) -> Flat:
     names = {**a.get("properties", {}), **b.get("properties", {})}
     said: Flat = {
         "properties": {name: all_of((property_schema(a, name), property_schema(b, name))) for name in names},
-        "additionalProperties": all_of(s.get("additionalProperties", True) for s in (a, b)),
         "required": [*dict.fromkeys([*a.get("required", ()), *b.get("required", ())])],
     }
+    if "additionalProperties" in a or "additionalProperties" in b:
+        said["additionalProperties"] = all_of(s.get("additionalProperties", True) for s in (a, b))
     patterns: dict[str, Any] = {}
     for one, other in ((a, b), (b, a)):
         for pattern, schema in one.get("patternProperties", {}).items():

@@ -225,7 +225,8 @@ class Emitter:
             flat = {**flat, "additionalProperties": other}
         key_schema = flat.get("propertyNames", True)
         properties: dict[str, Node] = {}
-        closed = other is False
+        # An object that names keys and doesn't speak of others gets none: its column has no place for them.
+        closed = other is False or (bool(names) and not {"additionalProperties", "unevaluatedProperties"} & flat.keys())
         for name in names:
             value = self.lower(property_schema(flat, name), f"{pointer}/properties/{_escaped(name)}")
             if value is NEVER or not self._validator.evolve(schema=key_schema).is_valid(name):

@@ -7,8 +7,8 @@ references and ``allOf`` are taken apart and joined, what stands beside a choice
 of an ``enum`` are checked against what stands beside it.
 
 The result accepts only what the schema accepts. It may accept less where a grammar can't say it: keys come in the
-schema's order, an object that has patterns or forbidden keys has no other keys than those named, a type-less schema
-with keywords of one type has that type. What can be said in no way is a finding.
+schema's order, an object has no other keys than those named unless it allows them outright, a type-less schema with
+keywords of one type has that type. What can be said in no way is a finding.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from daft_vllm.engine.config import EngineConfig, check_engine_args, require_vllm
+from daft_vllm.engine.lowering import lower
 from daft_vllm.engine.request import Constraint
 from daft_vllm.errors import ModelError, SchemaError
 
@@ -42,20 +43,23 @@ def check_model_folder(model: str) -> None:
 
 
 def check_constraint(constraint: Constraint) -> None:
-    """Raise ``SchemaError`` for a JSON schema that xgrammar cannot compile or would enforce only in part."""
+    """Raise ``SchemaError`` for a JSON schema that xgrammar cannot enforce to the letter, with every reason.
+
+    Raises:
+        SchemaError: a keyword that no grammar enforces, with its place and what to write instead; a schema that nothing
+            satisfies; one that xgrammar cannot compile.
+    """
     if constraint.json_schema is None:
         return
+    schema, findings = lower(json.loads(constraint.json_schema))
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings)
+        raise SchemaError(f"the schema says what can't be enforced while an answer is written:\n{listed}")
+    if schema is None:
+        raise SchemaError("no value satisfies the schema: two of its parts contradict each other.")
     import xgrammar
-    from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
-    schema = json.loads(constraint.json_schema)
-    if isinstance(schema, dict) and has_xgrammar_unsupported_json_features(schema):
-        raise SchemaError(
-            "the schema uses a keyword that xgrammar doesn't enforce (multipleOf, uniqueItems, contains, propertyNames "
-            "or patternProperties beside others, pattern with a length, allOf, or a format it does not know): leave it "
-            "out of the return format and check it afterwards."
-        )
     try:
-        xgrammar.Grammar.from_json_schema(constraint.json_schema, any_whitespace=False)
+        xgrammar.Grammar.from_json_schema(json.dumps(schema), any_whitespace=False)
     except RuntimeError as e:
         raise SchemaError(f"xgrammar cannot compile the schema: {e}") from e

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from daft_vllm.engine.lowering import lower
 from daft_vllm.errors import OptionError, suggest
 
 if TYPE_CHECKING:
@@ -111,7 +114,7 @@ class SamplingOptions(BaseModel):
         structured = None
         if constraint is not None:
             structured = StructuredOutputsParams(
-                json=constraint.json_schema,
+                json=_enforced(constraint.json_schema) if constraint.json_schema is not None else None,
                 choice=list(constraint.choices) if constraint.choices is not None else None,
             )
         return SamplingParams(
@@ -122,3 +125,9 @@ class SamplingOptions(BaseModel):
             # row. Rows with the same options share what is below, and vLLM's changes to it are the same for each.
             skip_clone=True,
         )
+
+
+@functools.lru_cache(maxsize=64)
+def _enforced(json_schema: str) -> str:
+    """Return the schema for xgrammar, which drops parts of one that isn't rewritten. It was checked before the load."""
+    return json.dumps(lower(json.loads(json_schema)).schema)
