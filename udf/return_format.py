@@ -112,7 +112,10 @@ class ReturnFormat:
             return Parsed(None, ErrorValue("invalid_output", f"{at}: {first['msg']}"))
         except ValueError as e:
             return Parsed(None, ErrorValue("invalid_output", f"not JSON: {e}"))
-        return Parsed(to_column_value(value, self.dtype))
+        try:
+            return Parsed(to_column_value(value, self.dtype))
+        except OverflowError as e:
+            return Parsed(None, ErrorValue("invalid_output", str(e)))
 
 
 @functools.lru_cache(maxsize=64)

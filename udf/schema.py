@@ -105,7 +105,11 @@ def _of_values(values: list[Any]) -> DataType:
 
 
 def to_column_value(value: Any, dtype: DataType) -> Any:
-    """Shape a parsed JSON value for a column of ``dtype``; what the type can't hold becomes JSON text."""
+    """Shape a parsed JSON value for a column of ``dtype``; what the type can't hold becomes JSON text.
+
+    Raises:
+        OverflowError: an integer has more than 64 bits.
+    """
     if value is None:
         return None
     if dtype.is_struct() and isinstance(value, Mapping):
@@ -117,5 +121,7 @@ def to_column_value(value: Any, dtype: DataType) -> Any:
     if dtype == DataType.float64() and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if dtype == DataType.int64() and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
+    if dtype == DataType.int64() and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise OverflowError(f"{str(value)[:40]} has more than 64 bits, which an integer column can't hold")
     return value

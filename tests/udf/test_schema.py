@@ -103,3 +103,13 @@ def test_local_models_survive_dafts_pickle() -> None:
 
     form = pickle.loads(pickle.dumps(ReturnFormat.of(Local)))
     assert form.parse('{"n": 5}').value == {"n": 5}
+
+
+def test_an_integer_that_no_column_holds_is_an_error_of_its_row() -> None:
+    form = ReturnFormat.of({"type": "object", "properties": {"n": {"type": "integer"}}})
+    assert form.parse('{"n": 9223372036854775807}').value == {"n": 2**63 - 1}
+    for text in ('{"n": 9223372036854775808}', '{"n": -1e300}'):
+        parsed = form.parse(text)
+        assert parsed.value is None
+        assert parsed.error is not None
+        assert "64 bits" in str(parsed.error)
