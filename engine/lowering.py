@@ -13,6 +13,7 @@ keywords of one type has that type. What can be said in no way is a finding.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -49,6 +50,22 @@ def lower(schema: Mapping[str, Any] | bool) -> Lowered:
     if root is NEVER:
         return Lowered(None, lowering.findings)
     return Lowered(lowering.with_definitions(root), lowering.findings)
+
+
+@functools.lru_cache(maxsize=64)
+def enforceable(json_schema: str) -> str:
+    """Return the text of the lowered schema, from the text of a schema.
+
+    Raises:
+        SchemaError: the schema says what no grammar enforces, or nothing satisfies it; and as ``lower`` does.
+    """
+    schema, findings = lower(json.loads(json_schema))
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings)
+        raise SchemaError(f"the schema says what can't be enforced while an answer is written:\n{listed}")
+    if schema is None:
+        raise SchemaError("no value satisfies the schema: two of its parts contradict each other.")
+    return json.dumps(schema)
 
 
 class _Lowering(Emitter):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from daft_vllm.engine.config import EngineConfig, check_engine_args, require_vllm
-from daft_vllm.engine.lowering import lower
+from daft_vllm.engine.lowering import enforceable
 from daft_vllm.engine.request import Constraint
 from daft_vllm.errors import ModelError, SchemaError
 
@@ -51,15 +50,10 @@ def check_constraint(constraint: Constraint) -> None:
     """
     if constraint.json_schema is None:
         return
-    schema, findings = lower(json.loads(constraint.json_schema))
-    if findings:
-        listed = "\n".join(f"  {finding}" for finding in findings)
-        raise SchemaError(f"the schema says what can't be enforced while an answer is written:\n{listed}")
-    if schema is None:
-        raise SchemaError("no value satisfies the schema: two of its parts contradict each other.")
+    schema = enforceable(constraint.json_schema)
     import xgrammar
 
     try:
-        xgrammar.Grammar.from_json_schema(json.dumps(schema), any_whitespace=False)
+        xgrammar.Grammar.from_json_schema(schema, any_whitespace=False)
     except RuntimeError as e:
         raise SchemaError(f"xgrammar cannot compile the schema: {e}") from e

@@ -11,7 +11,7 @@ from daft_vllm.engine.config import EngineConfig
 from daft_vllm.engine.prefix import pack_tokens
 from daft_vllm.engine.request import Outcome, Request
 from daft_vllm.engine.rows import Prepared
-from daft_vllm.errors import ModelError, OptionError
+from daft_vllm.errors import ModelError, OptionError, SchemaError
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -82,8 +82,12 @@ class RequestRenderer:
                 )
             else:
                 key = (id(request.sampling), id(request.constraint))
-                if key not in recipes:
-                    recipes[key] = (request.sampling.to_vllm(request.constraint), _recipe(request))
+                try:
+                    if key not in recipes:
+                        recipes[key] = (request.sampling.to_vllm(request.constraint), _recipe(request))
+                except SchemaError as e:
+                    rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
+                    continue
                 params, recipe = recipes[key]
                 rows[i] = Prepared(pack_tokens(token_ids), params, request.constraint is not None, recipe)
         return [row for row in rows if row is not None]

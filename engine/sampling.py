@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from daft_vllm.engine.lowering import lower
+from daft_vllm.engine.lowering import enforceable
 from daft_vllm.errors import OptionError, suggest
 
 if TYPE_CHECKING:
@@ -107,14 +105,18 @@ class SamplingOptions(BaseModel):
         return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
 
     def to_vllm(self, constraint: Constraint | None) -> SamplingParams:
-        """Return vLLM's own object, asking for the final output only. Imports vLLM."""
+        """Return vLLM's own object, asking for the final output only. Imports vLLM.
+
+        Raises:
+            SchemaError: the constraint's schema cannot be enforced.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         structured = None
         if constraint is not None:
             structured = StructuredOutputsParams(
-                json=_enforced(constraint.json_schema) if constraint.json_schema is not None else None,
+                json=enforceable(constraint.json_schema) if constraint.json_schema is not None else None,
                 choice=list(constraint.choices) if constraint.choices is not None else None,
             )
         return SamplingParams(
@@ -125,9 +127,3 @@ class SamplingOptions(BaseModel):
             # row. Rows with the same options share what is below, and vLLM's changes to it are the same for each.
             skip_clone=True,
         )
-
-
-@functools.lru_cache(maxsize=64)
-def _enforced(json_schema: str) -> str:
-    """Return the schema for xgrammar, which drops parts of one that isn't rewritten. It was checked before the load."""
-    return json.dumps(lower(json.loads(json_schema)).schema)

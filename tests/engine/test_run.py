@@ -262,6 +262,17 @@ def test_schemas_that_cannot_be_enforced_are_refused(schema: dict[str, object], 
         check_constraint(Constraint(json_schema=json.dumps(schema)))
 
 
+def test_a_schema_that_nobody_checked_is_an_error_of_its_row(engine: OfflineEngine) -> None:
+    unchecked = Constraint(json_schema=json.dumps({"type": "array", "items": {"type": "string"}, "uniqueItems": True}))
+    refused, answered = engine.run(
+        [Request("Colours?", constraint=unchecked, sampling=SHORT), Request("Hello", sampling=SHORT)]
+    )
+    assert refused.error is not None
+    assert refused.error.code == "invalid_request"
+    assert "uniqueItems" in str(refused.error)
+    assert answered.error is None
+
+
 def test_schemas_that_can_be_enforced_pass() -> None:
     check_constraint(Constraint(json_schema=json.dumps({"type": "array", "items": {"enum": ["a", "b"]}})))
     check_constraint(Constraint(choices=("a", "b")))
