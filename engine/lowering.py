@@ -20,12 +20,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import referencing.exceptions
-from referencing import Registry
-from referencing.jsonschema import DRAFT202012
-
 from daft_vllm.engine.conjunction import ANNOTATIONS, Flat, conjoined, normalised
 from daft_vllm.engine.emission import NEVER, Emitter, Finding, Node
+from daft_vllm.engine.references import resolve
 from daft_vllm.errors import SchemaError
 
 _MOST_BRANCHES = 256
@@ -77,8 +74,7 @@ class _Lowering(Emitter):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        resource = DRAFT202012.create_resource(root)
-        self._resolver = Registry().with_resource("", resource).resolver()
+        self._root = root
         self._known: dict[str, Node] = {}
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Node] = {}
@@ -121,7 +117,7 @@ class _Lowering(Emitter):
     def _lower(self, schema: Mapping[str, Any], pointer: str) -> Node:
         said = set(schema) - ANNOTATIONS
         if said == {"$ref"}:
-            return self.lower(self._resolve(schema["$ref"], pointer), pointer)
+            return self.lower(resolve(schema["$ref"], self._root), pointer)
         branches = self._branches(schema, pointer, ())
         return self._choice([lowered for flat in branches for lowered in self._of_types(flat, pointer)])
 
@@ -139,7 +135,7 @@ class _Lowering(Emitter):
         if reference is not None:
             if reference in seen:
                 raise SchemaError(f"the schema at {pointer or '/'} refers to itself without end, by {reference!r}.")
-            groups.append(self._branches(self._resolve(reference, pointer), pointer, (*seen, reference)))
+            groups.append(self._branches(resolve(reference, self._root), pointer, (*seen, reference)))
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if flat.pop(keyword, None) is not None:
                 self._find(pointer, keyword, "xgrammar doesn't follow it", "Write $ref")
@@ -199,14 +195,6 @@ class _Lowering(Emitter):
             return any(lowered is not NEVER for lowered in self._of_types(conjoined(a, b), pointer))
         finally:
             self._quiet -= 1
-
-    def _resolve(self, reference: str, pointer: str) -> Any:
-        try:
-            return self._resolver.lookup(reference).contents
-        except (referencing.exceptions.Unresolvable, ValueError) as e:
-            outside = "" if reference.startswith("#") else ", outside of itself: put the definition into $defs"
-            where = outside or ", which is not there"
-            raise SchemaError(f"the schema at {pointer or '/'} refers to {reference!r}{where}.") from e
 
     def _choice(self, options: list[Node]) -> Node:
         distinct: list[Node] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from daft import DataType
 
-from daft_vllm.errors import SchemaError
+from daft_vllm.engine.references import resolve
 
 Schema = Mapping[str, Any]
 
@@ -59,24 +59,6 @@ def _type_of(schema: Any, root: Schema, seen: tuple[str, ...]) -> DataType:
         items: DataType = DataType.list(_type_of(schema["items"], root, seen))
         return items
     return _SCALARS.get(str(kind), DataType.string())
-
-
-def resolve(reference: str, root: Schema) -> Any:
-    """Return the part of ``root`` that a ``$ref`` within it points to.
-
-    Raises:
-        SchemaError: the reference leaves the document or points nowhere.
-    """
-    if not reference.startswith("#"):
-        raise SchemaError(f"the schema refers to {reference!r}, outside of itself: put the definition into $defs.")
-    node: Any = root
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        try:
-            node = node[int(key)] if isinstance(node, list) else node[key]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise SchemaError(f"the schema refers to {reference!r}, which is not there.") from None
-    return node
 
 
 def _is_open(schema: Schema) -> bool:

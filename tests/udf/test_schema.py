@@ -9,9 +9,10 @@ import pytest
 from daft import DataType, Series
 from pydantic import BaseModel
 
+from daft_vllm.engine.references import resolve
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.schema import column_type, resolve, to_column_value
+from daft_vllm.udf.schema import column_type, to_column_value
 
 TEXT, INT, FLOAT = DataType.string(), DataType.int64(), DataType.float64()
 
