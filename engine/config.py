@@ -70,6 +70,11 @@ class EngineConfig:
         if self.queue_factor < 1:
             raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
         check_engine_args(self.engine_args)
+        guided = self.engine_args.get("structured_outputs_config", {})
+        if isinstance(guided, Mapping) and guided.get("backend", "xgrammar") != "xgrammar":
+            raise OptionError(
+                "engine_args may not hold structured_outputs_config's backend: write backend= beside return_format."
+            )
         parallel = self.parallel_size
         if self.gpus > 0 and "tensor_parallel_size" in self.engine_args and parallel != max(1, int(self.gpus)):
             raise OptionError(

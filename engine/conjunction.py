@@ -82,7 +82,7 @@ def conjoined(a: Flat, b: Flat) -> Flat:
             both[name] = {key: [*a[name].get(key, ()), *b[name].get(key, ())] for key in {**a[name], **b[name]}}
         elif name == "dependentSchemas":
             both[name] = {key: all_of(s[name][key] for s in (a, b) if key in s[name]) for key in {**a[name], **b[name]}}
-        elif name in ("propertyNames", "unevaluatedProperties", "unevaluatedItems"):
+        elif name == "propertyNames":
             both[name] = all_of((a[name], b[name]))
     if any(name in a for name in _OBJECT) and any(name in b for name in _OBJECT):
         both.update(_conjoined_objects(a, b))
@@ -145,7 +145,7 @@ def _conjoined_arrays(a: Flat, b: Flat) -> Flat:
         return prefix[index] if index < len(prefix) else schema.get("items", True)
 
     length = max(len(a.get("prefixItems", ())), len(b.get("prefixItems", ())))
-    said: Flat = {"items": all_of((a.get("items", True), b.get("items", True)))}
+    said: Flat = {"items": all_of((a.get("items", True), b.get("items", True)))} if "items" in {**a, **b} else {}
     if length:
         said["prefixItems"] = [all_of((item(a, i), item(b, i))) for i in range(length)]
     return said

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jsonschema
 
-from daft_vllm.engine.conjunction import TYPES, Flat, property_schema
-from daft_vllm.engine.patterns import pattern_within
+from daft_vllm.engine.conjunction import TYPES, Flat, all_of, property_schema
+from daft_vllm.engine.formats import ASSERTED, HELD_BY_GUIDANCE, HELD_BY_XGRAMMAR, PATTERNS
+from daft_vllm.engine.patterns import Unsayable, json_text_pattern, pattern_of_length
 
 _MOST_MULTIPLES = 1000
 _INT64 = 2**63
@@ -18,23 +19,15 @@ _KEYWORDS_OF = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "array": (
         *("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"),
-        "unevaluatedItems",
     ),
     "object": (
         *("properties", "patternProperties", "additionalProperties", "required", "propertyNames", "minProperties"),
-        *("maxProperties", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
+        *("maxProperties", "dependentRequired", "dependentSchemas"),
     ),
 }
 _KEYWORDS_OF["number"] = _KEYWORDS_OF["integer"]
-FORMATS = frozenset(
-    (
-        *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference"),
-        *("uri-template", "json-pointer", "relative-json-pointer"),
-    )
-)
-"""Formats that xgrammar 0.2 enforces."""
-_UNENFORCED_FORMATS = frozenset(["idn-email", "idn-hostname", "iri", "iri-reference", "regex"])
-"""Formats of the specification that it doesn't. All others are annotations."""
+Dialect = Literal["xgrammar", "guidance"]
+"""The library that reads the emitted schema: vLLM's structured-output backends of these names."""
 
 Node = dict[str, Any]
 NEVER: Node = {"not": {}}
@@ -65,11 +58,14 @@ class Emitter:
 
     Args:
         root: the whole document, in which references are looked up.
+        dialect: what will read the result.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._validator = jsonschema.Draft202012Validator(root)
         self._quiet = 0
+        self.narrow = False
         self._found: dict[tuple[str, str], Finding] = {}
 
     def lower(self, schema: Any, pointer: str) -> Node:
@@ -111,76 +107,102 @@ class Emitter:
         return [emit[kind](flat, pointer) if kind in emit else {"type": kind} for kind in types]
 
     def _of_values(self, flat: Flat) -> list[Node]:
-        rest = _denormalised({name: value for name, value in flat.items() if name != "enum"})
-        check = self._validator.evolve(schema=rest)
-        values = [value for value in flat["enum"] if check.is_valid(value)]
+        values = self._values(flat)
         return [{"enum": values}] if values else [NEVER]
+
+    def _values(self, flat: Flat) -> list[Any]:
+        """Return those values of an ``enum`` that satisfy what stands beside it."""
+        check = self._validator.evolve(schema=denormalised({key: flat[key] for key in flat if key != "enum"}))
+        return [value for value in flat["enum"] if check.is_valid(value)]
 
     def _integer(self, flat: Flat, pointer: str) -> Node:
         lows = [math.ceil(flat["minimum"])] if "minimum" in flat else []
         lows += [math.floor(flat["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in flat else []
         highs = [math.floor(flat["maximum"])] if "maximum" in flat else []
         highs += [math.ceil(flat["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in flat else []
-        low, high = max(lows, default=None), min(highs, default=None)
-        low = None if low is not None and low < -_INT64 else low
-        high = None if high is not None and high >= _INT64 else high
-        if low is not None and high is not None and low > high:
+        # The column holds 64 bits: without bounds a model could write digits for ever.
+        widest = _INT64 if self._dialect == "xgrammar" else _INT64 // 10  # llguidance's own arithmetic overflows
+        low, high = max([*lows, -widest]), min([*highs, widest - 1])
+        if low > high:
             return NEVER
         steps = [step for step in flat.get("multipleOf", ()) if step not in (1, 1.0)]
         if steps:
-            if low is not None and high is not None and high - low < _MOST_MULTIPLES * max(steps):
+            if high - low < _MOST_MULTIPLES * max(steps):
                 values = [v for v in range(low, high + 1) if all(_is_multiple(v, step) for step in steps)]
                 return {"enum": values} if values else NEVER
-            self._find(
-                pointer,
-                "multipleOf",
-                "xgrammar doesn't enforce it without close bounds",
-                f"Give minimum and maximum with at most {_MOST_MULTIPLES} values between them, or count in that unit",
-            )
-        bounds = {"minimum": low, "maximum": high}
-        return {"type": "integer", **{name: value for name, value in bounds.items() if value is not None}}
+            if self._dialect == "xgrammar":
+                self._find(
+                    pointer,
+                    "multipleOf",
+                    "xgrammar doesn't enforce it without close bounds",
+                    f"Give minimum and maximum, at most {_MOST_MULTIPLES} values apart, or count in that unit",
+                )
+        node: Node = {"type": "integer", "minimum": low, "maximum": high}
+        return {**node, **_multiples(steps)} if self._dialect == "guidance" else node
 
     def _number(self, flat: Flat, pointer: str) -> Node:
         if any(step == int(step) for step in flat.get("multipleOf", ())):
             return self._integer(flat, pointer)  # whole multiples are whole numbers
-        if flat.get("multipleOf"):
+        if flat.get("multipleOf") and self._dialect == "xgrammar":
             self._find(pointer, "multipleOf", "xgrammar doesn't enforce it", "Use an integer, of cents for example")
         low, high = flat.get("minimum", -math.inf), flat.get("maximum", math.inf)
         above, below = flat.get("exclusiveMinimum", -math.inf), flat.get("exclusiveMaximum", math.inf)
         if low > high or low >= below or above >= high or above >= below:
             return NEVER
         bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-        return {"type": "number", **{name: flat[name] for name in bounds if name in flat}}
+        node: Node = {"type": "number", **{name: flat[name] for name in bounds if name in flat}}
+        return {**node, **_multiples(flat.get("multipleOf", []))} if self._dialect == "guidance" else node
 
     def _string(self, flat: Flat, pointer: str) -> Node:
         low, high = flat.get("minLength", 0), flat.get("maxLength")
         if high is not None and low > high:
             return NEVER
-        formats = [name for name in flat.get("format", ()) if name in FORMATS]
-        for name in flat.get("format", ()):
-            if name in _UNENFORCED_FORMATS:
-                self._find(pointer, "format", f"xgrammar doesn't know {name!r}", "Leave it out, or write a pattern")
+        formats = [name for name in flat.get("format", ()) if name in ASSERTED]
+        for name in formats:
+            if name not in (HELD_BY_XGRAMMAR if self._dialect == "xgrammar" else HELD_BY_GUIDANCE):
+                self._find(
+                    pointer, "format", f"{self._dialect} doesn't know {name!r}", "Leave it out, or write a pattern"
+                )
         patterns = flat.get("pattern", [])
-        if len(formats) > 1 or len(patterns) > 1 or (formats and patterns):
+        lengths = {"minLength": low or None, "maxLength": high}
+        node: Node = {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
+        if self._dialect == "guidance":
+            says = [{"format": name} for name in formats] + [{"pattern": pattern} for pattern in patterns]
+            return {**node, **says[0]} if len(says) == 1 else {**node, "allOf": says} if says else node
+        if len(formats) + len(patterns) > 1:
             both = "format" if formats else "pattern"
             self._find(pointer, both, "xgrammar enforces one pattern or format of a string", "Write one pattern")
-        if formats:
+        if formats and formats[0] not in PATTERNS:
             if low > 1 or high is not None:
                 self._find(pointer, "format", "xgrammar enforces no length beside it", "Leave the length out")
             return {"type": "string", "format": formats[0]}
-        if patterns:
-            pattern = pattern_within(patterns[0], low, high)
-            if pattern is None:
-                self._find(
-                    pointer,
-                    "pattern",
-                    "xgrammar enforces no length beside it",
-                    "Write the length into the pattern: ^[a-z]{1,12}$",
-                )
-                pattern = patterns[0]
-            return {"type": "string", "pattern": pattern}
-        lengths = {"minLength": low or None, "maxLength": high}
-        return {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
+        if formats and low <= 10:  # the shortest date
+            low = 0
+        if formats or patterns:
+            keyword = "format" if formats else "pattern"
+            pattern = self._json_text_pattern(
+                PATTERNS[formats[0]] if formats else patterns[0], low, high, pointer, keyword
+            )
+            return {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
+        if not low and high is None:
+            return node
+        self.narrow = True
+        return {"type": "string", "pattern": pattern_of_length(low, high)}
+
+    def _json_text_pattern(self, pattern: str, low: int, high: int | None, pointer: str, keyword: str) -> str | None:
+        """Return the pattern for xgrammar; what it can't hold is a finding, and left out of it."""
+        try:
+            written = json_text_pattern(pattern, low, high)
+            self.narrow |= "[^" in written
+            return written
+        except Unsayable as e:
+            with_length = (low or high is not None) and "length" in str(e)
+            instead = "Write the length into the pattern: ^[a-z]{1,12}$" if with_length else "Write it without"
+            self._find(pointer, keyword, str(e), instead)
+        try:
+            return json_text_pattern(pattern)
+        except Unsayable:
+            return None
 
     def _array(self, flat: Flat, pointer: str) -> Node:
         least, most = flat.get("minItems", 0), flat.get("maxItems", math.inf)
@@ -190,7 +212,7 @@ class Emitter:
         if contains or "maxContains" in flat:
             self._find(pointer, "contains", "a grammar can't look ahead", "Put the item first, with prefixItems")
         prefix: list[Node] = []
-        rest = flat.get("items", flat.get("unevaluatedItems", True))
+        rest = flat.get("items", True)
         for index, item in enumerate(flat.get("prefixItems", ())):
             lowered = self.lower(item, f"{pointer}/prefixItems/{index}")
             if lowered is NEVER:
@@ -209,7 +231,7 @@ class Emitter:
         if most == len(prefix) or items is NEVER:
             if not prefix:
                 return {"enum": [[]]}
-            return {**node, "items": False}
+            return {**node, "items": False, **({"minItems": least} if least else {})}
         node["items"] = items or True
         if least > 0:
             node["minItems"] = least
@@ -220,13 +242,11 @@ class Emitter:
     def _object(self, flat: Flat, pointer: str) -> Node:
         required = list(dict.fromkeys(flat.get("required", ())))
         names = {**flat.get("properties", {}), **dict.fromkeys(required)}
-        other = flat.get("additionalProperties", flat.get("unevaluatedProperties", True))
-        if "additionalProperties" not in flat and "unevaluatedProperties" in flat:
-            flat = {**flat, "additionalProperties": other}
+        other = flat.get("additionalProperties", True)
         key_schema = flat.get("propertyNames", True)
         properties: dict[str, Node] = {}
         # An object that names keys and doesn't speak of others gets none: its column has no place for them.
-        closed = other is False or (bool(names) and not {"additionalProperties", "unevaluatedProperties"} & flat.keys())
+        closed = other is False or (bool(names) and "additionalProperties" not in flat)
         for name in names:
             value = self.lower(property_schema(flat, name), f"{pointer}/properties/{_escaped(name)}")
             if value is NEVER or not self._validator.evolve(schema=key_schema).is_valid(name):
@@ -269,15 +289,24 @@ class Emitter:
         if patterns:
             if key_schema is not True:
                 self._find(pointer, "propertyNames", "xgrammar enforces it or patternProperties", "Write one pattern")
-            for pattern, schema in patterns.items():
-                value = self.lower(schema, f"{pointer}/patternProperties/{_escaped(pattern)}")
-                if value is not NEVER:  # xgrammar takes one pattern
-                    return {
-                        "type": "object",
-                        "patternProperties": {pattern: value},
-                        "additionalProperties": False,
-                        **counts,
-                    }
+            if self._dialect == "guidance":
+                values = {
+                    key: self.lower(schema, f"{pointer}/patternProperties/{_escaped(key)}")
+                    for key, schema in patterns.items()
+                }
+                held = {key: value for key, value in values.items() if value is not NEVER}
+                if len(held) == len(values):
+                    return {"type": "object", "patternProperties": held, "additionalProperties": False, **counts}
+            # xgrammar takes one pattern. A key may match all of them.
+            value = self.lower(
+                all_of(patterns.values()), f"{pointer}/patternProperties/{_escaped(next(iter(patterns)))}"
+            )
+            if value is not NEVER:
+                key = self._key_pattern(next(iter(patterns)), 0, None, pointer, "patternProperties")
+                return _of_keys_like(key, value) | counts if key else {"type": "object"}
+            if len(patterns) > 1:
+                self._find(pointer, "patternProperties", "one pattern of keys can be enforced", "Name the keys")
+                return {"type": "object"}
             return NEVER if counts.get("minProperties") else {"enum": [{}]}
         if key_schema is True:
             return self._with_others({**node, **counts}, flat, pointer, closed=closed)
@@ -288,18 +317,23 @@ class Emitter:
         if "enum" in keys and values is not NEVER:
             named: Node = {"type": "object", "properties": dict.fromkeys(keys["enum"], values), "required": []}
             return self._with_others({**named, **counts}, flat, pointer, closed=True)
-        pattern = keys.get("pattern") or pattern_within("^.*$", keys.get("minLength", 0), keys.get("maxLength"))
-        if values is NEVER or pattern is None or "format" in keys or "anyOf" in keys:
-            self._find(pointer, "propertyNames", "xgrammar enforces one pattern of keys", "Write patternProperties")
+        pattern = keys.get("pattern") or (pattern_of_length(0, None) if keys == {"type": "string"} else None)
+        if values is NEVER or pattern is None or self._dialect == "guidance":
+            self._find(pointer, "propertyNames", "one pattern of keys can be enforced", "Write patternProperties")
             return {"type": "object"}
         return _of_keys_like(pattern, values) | counts
+
+    def _key_pattern(self, pattern: str, low: int, high: int | None, pointer: str, keyword: str) -> str | None:
+        if self._dialect == "guidance":
+            return pattern
+        return self._json_text_pattern(pattern, low, high, pointer, keyword)
 
     def _find(self, pointer: str, keyword: str, why: str, instead: str) -> None:
         if not self._quiet:
             self._found.setdefault((pointer, keyword), Finding(pointer, keyword, why, f"{instead}."))
 
 
-def _denormalised(flat: Flat) -> Flat:
+def denormalised(flat: Flat) -> Flat:
     """Return a flat schema as one that a validator reads."""
     schema = dict(flat)
     several = {
@@ -311,6 +345,12 @@ def _denormalised(flat: Flat) -> Flat:
     if parts:
         schema["allOf"] = parts
     return schema
+
+
+def _multiples(steps: list[float]) -> Node:
+    if len(steps) > 1:
+        return {"allOf": [{"multipleOf": step} for step in steps]}
+    return {"multipleOf": steps[0]} if steps else {}
 
 
 def _is_multiple(value: int, step: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,6 @@ def default_engine_args(*, cpu: bool) -> dict[str, object]:
     """
     args: dict[str, object] = {
         "use_tqdm_on_load": False,
-        # One backend for all, so that what it cannot enforce is refused and never handed to another in silence. Free
-        # whitespace lets a model write blank lines until max_tokens (vllm#13260); xgrammar reads this setting from
-        # here only, the one of the same name on a request is ignored in vLLM 0.32.
-        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
     if cpu:
         args["enforce_eager"] = True
@@ -111,6 +107,13 @@ def start_args(config: EngineConfig) -> dict[str, Any]:
     """Return the arguments for vLLM's engine: the defaults, ``config.engine_args``, and what follows from both."""
     cpu = config.gpus == 0
     args: dict[str, Any] = {**default_engine_args(cpu=cpu), **config.engine_args}
+    guided = args.get("structured_outputs_config", {})
+    if isinstance(guided, Mapping):
+        # xgrammar by name, so that what it cannot enforce is refused and never handed to another in silence; what goes
+        # to llguidance is said with each constraint (engine/structured.py). Free whitespace lets a model write blank
+        # lines until max_tokens (vllm#13260); the backends read this setting from here only, the one of the same name
+        # on a request is ignored in vLLM 0.32.
+        args["structured_outputs_config"] = {"disable_any_whitespace": True, **guided, "backend": "xgrammar"}
     if cpu and config.parallel_size == 1:
         args["distributed_executor_backend"] = "daft_vllm.engine.executor.InCoreExecutor"
         if args["enforce_eager"] and not {"kernel_config", "ir_op_priority"} & args.keys():

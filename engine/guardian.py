@@ -1,6 +1,6 @@
-"""vLLM plugin that ends vLLM's processes when the process that started them dies.
+"""Ends vLLM's processes when the process that started them dies.
 
-vLLM loads plugins of the group ``vllm.general_plugins`` in its core and worker processes. Nothing else in vLLM 0.32
+Nothing else in vLLM 0.32
 ends the core when its parent is killed outright: it would keep the GPU's memory for ever.
 """
 
@@ -15,7 +15,7 @@ OWNER_PID = "DAFT_VLLM_OWNER_PID"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def register() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies. Does nothing outside an engine of daft-vllm.
 
     The kernel watches the parent's *thread* that started this process: for the core it is the engine's own thread,

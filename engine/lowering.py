@@ -13,56 +13,48 @@ keywords of one type has that type. What can be said in no way is a finding.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
+from daft_vllm.engine.complement import complement, complement_of_values
 from daft_vllm.engine.conjunction import ANNOTATIONS, Flat, conjoined, normalised
-from daft_vllm.engine.emission import NEVER, Emitter, Finding, Node
+from daft_vllm.engine.emission import NEVER, Dialect, Emitter, Finding, Node, denormalised
 from daft_vllm.engine.references import resolve
 from daft_vllm.errors import SchemaError
 
 _MOST_BRANCHES = 256
+_MOST_OPPOSITES = 64
 _DEEPEST = 200
 
 
 class Lowered(NamedTuple):
-    """A schema for xgrammar, and what it leaves unsaid. ``schema`` is None where no value satisfies the original."""
+    """A schema for a grammar library.
+
+    Attributes:
+        schema: None where no value satisfies the original.
+        findings: what it leaves unsaid.
+        narrow: whether it refuses strings that the original accepts, for the quotes, backslashes or line ends in them.
+    """
 
     schema: Node | None
     findings: list[Finding]
+    narrow: bool = False
 
 
-def lower(schema: Mapping[str, Any] | bool) -> Lowered:
+def lower(schema: Mapping[str, Any] | bool, dialect: Dialect = "xgrammar") -> Lowered:
     """Rewrite a schema (draft 2020-12; spellings of older drafts are understood).
 
     Raises:
         SchemaError: a reference leads nowhere or out of the document, or choices multiply beyond all measure.
     """
-    lowering = _Lowering(schema)
+    lowering = _Lowering(schema, dialect)
     root = lowering.lower(schema, "")
     if root is NEVER:
         return Lowered(None, lowering.findings)
-    return Lowered(lowering.with_definitions(root), lowering.findings)
-
-
-@functools.lru_cache(maxsize=64)
-def enforceable(json_schema: str) -> str:
-    """Return the text of the lowered schema, from the text of a schema.
-
-    Raises:
-        SchemaError: the schema says what no grammar enforces, or nothing satisfies it; and as ``lower`` does.
-    """
-    schema, findings = lower(json.loads(json_schema))
-    if findings:
-        listed = "\n".join(f"  {finding}" for finding in findings)
-        raise SchemaError(f"the schema says what can't be enforced while an answer is written:\n{listed}")
-    if schema is None:
-        raise SchemaError("no value satisfies the schema: two of its parts contradict each other.")
-    return json.dumps(schema)
+    return Lowered(lowering.with_definitions(root), lowering.findings, lowering.narrow)
 
 
 class _Lowering(Emitter):
@@ -72,12 +64,13 @@ class _Lowering(Emitter):
     text, because joined ones have no place of their own in the document.
     """
 
-    def __init__(self, root: Any) -> None:
-        super().__init__(root)
+    def __init__(self, root: Any, dialect: Dialect) -> None:
+        super().__init__(root, dialect)
         self._root = root
         self._known: dict[str, Node] = {}
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Node] = {}
+        self._negated: set[str] = set()
         self._depth = 0
 
     @property
@@ -130,6 +123,10 @@ class _Lowering(Emitter):
         if schema is False:
             return []
         flat = normalised(schema)
+        rest: Flat = {name: flat.pop(name) for name in ("unevaluatedProperties", "unevaluatedItems") if name in flat}
+        for keyword in rest:
+            if flat.keys() & {"not", "conditions"}:
+                self._find(pointer, keyword, "beside 'not' or 'if' it isn't enforced", "Name the keys in one place")
         groups: list[list[Flat]] = []
         reference = flat.pop("$ref", None)
         if reference is not None:
@@ -138,23 +135,29 @@ class _Lowering(Emitter):
             groups.append(self._branches(resolve(reference, self._root), pointer, (*seen, reference)))
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if flat.pop(keyword, None) is not None:
-                self._find(pointer, keyword, "xgrammar doesn't follow it", "Write $ref")
+                self._find(pointer, keyword, "it isn't followed", "Write $ref")
         for index, part in enumerate(flat.pop("allOf", ())):
             groups.append(self._branches(part, f"{pointer}/allOf/{index}", seen))
         any_of = flat.pop("anyOf", None)
         if any_of is not None:
             groups.append(self._any_of(any_of, f"{pointer}/anyOf", seen))
-        one_of = flat.pop("oneOf", None)
-        if one_of is not None:
-            groups.append(self._one_of(one_of, pointer, seen))
         for name, needed in flat.pop("dependentRequired", {}).items():
             groups.append([{"properties": {name: False}}, {"required": [name, *needed]}])
         for name, needed in flat.pop("dependentSchemas", {}).items():
             with_it = self._branches({"allOf": [{"required": [name]}, needed]}, f"{pointer}/dependentSchemas", seen)
             groups.append([{"properties": {name: False}}, *with_it])
+        one_of = flat.pop("oneOf", None)
+        names = None if rest.get("unevaluatedProperties") else _keys([flat, *itertools.chain(*groups)])
+        if one_of is not None:
+            groups.append(self._one_of(one_of, pointer, seen, names))
+        groups += self._negations(flat, pointer, seen, names)
+        return [_with_rest(joined, rest) for joined in self._product(flat, groups, pointer)]
+
+    def _product(self, flat: Flat, groups: list[list[Flat]], pointer: str) -> list[Flat]:
+        """Return what satisfies ``flat`` and one of each group."""
         if math.prod(len(group) for group in groups) > _MOST_BRANCHES:
             raise SchemaError(
-                f"the choices (anyOf, oneOf) at {pointer or '/'} multiply to more than {_MOST_BRANCHES}: "
+                f"the choices (anyOf, oneOf, not, if) at {pointer or '/'} multiply to more than {_MOST_BRANCHES}: "
                 "write fewer, or one after the other in properties of their own."
             )
         joined: list[Flat] = []
@@ -165,34 +168,123 @@ class _Lowering(Emitter):
             joined.append(whole)
         return joined
 
+    def _negations(self, flat: Flat, pointer: str, seen: tuple[str, ...], names: Set[str] | None) -> list[list[Flat]]:
+        """Take ``not`` and ``if`` out of ``flat``, as far as what doesn't satisfy a schema can be said."""
+        groups: list[list[Flat]] = []
+        for forbidden in flat.pop("not", ()):
+            opposite = self._complement(forbidden, pointer, seen, names)
+            if opposite is None or len(opposite) > _MOST_OPPOSITES:
+                flat["not"] = [*flat.get("not", ()), forbidden]
+            else:
+                groups.append(opposite)
+        for condition in flat.pop("conditions", ()):
+            opposite = self._complement(condition["if"], pointer, seen, names)
+            if opposite is None or len(opposite) > _MOST_OPPOSITES:
+                flat["conditions"] = [*flat.get("conditions", ()), condition]
+                continue
+            met = self._branches({"allOf": [condition["if"], condition.get("then", True)]}, f"{pointer}/then", seen)
+            otherwise = self._branches(condition.get("else", True), f"{pointer}/else", seen)
+            groups.append(met + [conjoined(one, other) for one in opposite for other in otherwise])
+        return groups
+
+    def _complement(
+        self, schema: Any, pointer: str, seen: tuple[str, ...], names: Set[str] | None
+    ) -> list[Flat] | None:
+        """Return flat schemas of what doesn't satisfy ``schema``, or None; see ``daft_vllm.engine.complement``."""
+        key = json.dumps(schema, sort_keys=True)
+        if key in self._negated:
+            return None  # it holds itself
+        self._negated.add(key)
+        self._quiet += 1
+        try:
+            return self._complement_of_all(self._branches(schema, pointer, seen), pointer, names)
+        finally:
+            self._quiet -= 1
+            self._negated.discard(key)
+
+    def _complement_of_all(self, branches: list[Flat], pointer: str, names: Set[str] | None) -> list[Flat] | None:
+        """Return flat schemas of what satisfies none of ``branches``, or None."""
+
+        def of_part(part: Any) -> list[Any] | None:
+            opposite = self._complement(part, pointer, (), None)
+            return None if opposite is None else [denormalised(flat) for flat in opposite]
+
+        found: list[Flat] = [{}]
+        for flat in branches:
+            opposite = complement_of_values(self._values(flat)) if "enum" in flat else complement(flat, names, of_part)
+            if opposite is None or len(found) * len(opposite) > _MOST_BRANCHES:
+                return None
+            found = [conjoined(one, other) for one in found for other in opposite]
+            found = [one for one in found if one.get("type") != []]
+        return found
+
     def _any_of(self, options: list[Any], pointer: str, seen: tuple[str, ...]) -> list[Flat]:
         branches = []
         for index, option in enumerate(options):
             branches += self._branches(option, f"{pointer}/{index}", seen)
         return branches
 
-    def _one_of(self, options: list[Any], pointer: str, seen: tuple[str, ...]) -> list[Flat]:
-        """Return branches no two of which have a value in common, if that can be had."""
-        said = [self._branches(option, f"{pointer}/oneOf/{i}", seen) for i, option in enumerate(options)]
-        mine = [list(group) for group in said]
-        for i, j in itertools.permutations(range(len(said)), 2):
-            for place, other in itertools.product(range(len(mine[i])), said[j]):
-                if self._overlap(mine[i][place], other, pointer):
-                    mine[i][place] = _without_a_need_of(mine[i][place], other)
-                    if self._overlap(mine[i][place], other, pointer):
-                        self._find(
-                            pointer,
-                            "oneOf",
-                            f"a value can satisfy branches {i} and {j} at once, which a grammar can't exclude",
-                            "Write anyOf, or give each branch a required property with a const of its own",
-                        )
-        return [branch for group in mine for branch in group]
+    def _one_of(self, options: list[Any], pointer: str, seen: tuple[str, ...], names: Set[str] | None) -> list[Flat]:
+        """Return branches no two of which have a value in common, if that can be had.
 
-    def _overlap(self, a: Flat, b: Flat, pointer: str) -> bool:
-        """Whether a value may satisfy both."""
+        Args:
+            options: the branches.
+            pointer: where they stand.
+            seen: references that lead here.
+            names: the keys that objects may have because of what stands beside. None: any.
+        """
+        said = [self._branches(option, f"{pointer}/oneOf/{i}", seen) for i, option in enumerate(options)]
+        mine: list[Flat] = []
+        for i, group in enumerate(said):
+            for flat in group:
+                keys = _keys([flat])
+                keys = None if names is None or keys is None else names | keys
+                mine += self._apart(flat, i, said, pointer, keys)
+        if not mine and any(said):
+            self._cant_exclude(pointer, 0, 1)
+        return mine
+
+    def _apart(
+        self, flat: Flat, place: int, said: list[list[Flat]], pointer: str, names: Set[str] | None
+    ) -> list[Flat]:
+        """Return what satisfies ``flat``, of branch ``place``, and none of the other branches."""
+        parts = [flat]
+        for j, others in enumerate(said):
+            if j == place:
+                continue
+            in_the_way = [one for one in others if any(self._overlap(part, one, pointer, names) for part in parts)]
+            if not in_the_way:
+                continue
+            opposite = self._complement_of_all(in_the_way, pointer, names)
+            if opposite is None or len(opposite) * len(parts) > _MOST_OPPOSITES:
+                self._cant_exclude(pointer, place, j)
+                continue
+            parts = [conjoined(part, one) for part in parts for one in opposite]
+            parts = [part for part in parts if self._can_be(part, pointer)]
+            if any(self._overlap(part, one, pointer, names) for part in parts for one in in_the_way):
+                self._cant_exclude(pointer, place, j)
+        return parts
+
+    def _cant_exclude(self, pointer: str, i: int, j: int) -> None:
+        self._find(
+            pointer,
+            "oneOf",
+            f"a value can satisfy branches {i} and {j} at once, which a grammar can't exclude",
+            "Write anyOf, or give each branch a required property with a const of its own",
+        )
+
+    def _overlap(self, a: Flat, b: Flat, pointer: str, names: Set[str] | None) -> bool:
+        """Whether a value may satisfy both, if objects have no other keys than ``names``."""
+        both = conjoined(a, b)
+        if names is not None:
+            both = conjoined({"properties": dict.fromkeys(names, True), "additionalProperties": False}, both)
+        return self._can_be(both, pointer)
+
+    def _can_be(self, flat: Flat, pointer: str) -> bool:
+        """Whether a value may satisfy ``flat``."""
         self._quiet += 1
         try:
-            return any(lowered is not NEVER for lowered in self._of_types(conjoined(a, b), pointer))
+            return any(lowered is not NEVER for lowered in self._of_types(flat, pointer))
         finally:
             self._quiet -= 1
 
@@ -206,9 +298,22 @@ class _Lowering(Emitter):
         return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
 
-def _without_a_need_of(one: Flat, other: Flat) -> Flat:
-    """Return ``one`` without a key that ``other`` needs and ``one`` doesn't, so that no value satisfies both."""
-    for name in other.get("required", ()):
-        if name not in one.get("required", ()):
-            return conjoined(one, {"type": ["object"], "properties": {name: False}})
-    return one
+def _keys(flats: Iterable[Flat]) -> Set[str] | None:
+    """Return the keys that objects of these schemas may have, None if they may have any."""
+    names: set[str] = set()
+    for flat in flats:
+        if flat.get("additionalProperties", False) is not False:
+            return None
+        if "patternProperties" in flat or "propertyNames" in flat:
+            return None
+        names |= {name for name, value in flat.get("properties", {}).items() if value is not False}
+        names |= set(flat.get("required", ()))
+    return names
+
+
+def _with_rest(flat: Flat, rest: Flat) -> Flat:
+    """Return a schema with what it says of keys and items that no part of it speaks of."""
+    for keyword, name in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+        if keyword in rest and name not in flat:
+            flat = {**flat, name: rest[keyword]}
+    return flat

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
+from daft_vllm.engine.backends import compile_error, held
 from daft_vllm.engine.config import EngineConfig, check_engine_args, require_vllm
-from daft_vllm.engine.lowering import enforceable
 from daft_vllm.engine.request import Constraint
 from daft_vllm.errors import ModelError, SchemaError
 
@@ -17,13 +19,13 @@ def check_before_load(config: EngineConfig, constraint: Constraint | None) -> No
         MissingPackageError: vLLM is not installed.
         OptionError: the installed vLLM does not know an engine argument.
         ModelError: the model is a folder that isn't there, or isn't a model's.
-        SchemaError: xgrammar cannot enforce the constraint.
+        SchemaError: the backend can't enforce the constraint with this model's tokenizer.
     """
     require_vllm()
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
     if constraint is not None:
-        check_constraint(constraint)
+        check_constraint(constraint, config)
 
 
 def check_model_folder(model: str) -> None:
@@ -41,19 +43,28 @@ def check_model_folder(model: str) -> None:
         raise ModelError(f"the folder {model!r} holds no config.json: it is not a model in Hugging Face format.")
 
 
-def check_constraint(constraint: Constraint) -> None:
-    """Raise ``SchemaError`` for a JSON schema that xgrammar cannot enforce to the letter, with every reason.
+def check_constraint(constraint: Constraint, config: EngineConfig) -> None:
+    """Raise ``SchemaError`` for a constraint that can't be enforced, or not with the model's tokenizer.
+
+    Loads the tokenizer, where it is on this machine, and no weights.
 
     Raises:
-        SchemaError: a keyword that no grammar enforces, with its place and what to write instead; a schema that nothing
-            satisfies; one that xgrammar cannot compile.
+        SchemaError: see ``daft_vllm.engine.backends.held``; or the grammar can't be compiled for the tokenizer.
     """
-    if constraint.json_schema is None:
-        return
-    schema = enforceable(constraint.json_schema)
-    import xgrammar
+    one = held(constraint)
+    tokenizer = _local_tokenizer(str(config.engine_args.get("tokenizer") or config.model))
+    if tokenizer is not None:
+        error = compile_error(one, tokenizer)
+        if error is not None:
+            raise SchemaError(f"{one.backend} can't compile return_format for this model's tokenizer: {error}")
+
+
+@functools.lru_cache(maxsize=2)
+def _local_tokenizer(model: str) -> Any:
+    """Return the tokenizer of a model that is on this machine, else None. Nothing is downloaded."""
+    from transformers import AutoTokenizer
 
     try:
-        xgrammar.Grammar.from_json_schema(schema, any_whitespace=False)
-    except RuntimeError as e:
-        raise SchemaError(f"xgrammar cannot compile the schema: {e}") from e
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except Exception:  # vLLM has tokenizers of its own (Mistral's), and says what is wrong with the others
+        return None

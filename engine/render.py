@@ -84,7 +84,10 @@ class RequestRenderer:
                 key = (id(request.sampling), id(request.constraint))
                 try:
                     if key not in recipes:
-                        recipes[key] = (request.sampling.to_vllm(request.constraint), _recipe(request))
+                        recipes[key] = (
+                            request.sampling.to_vllm(request.constraint),
+                            _recipe(request),
+                        )
                 except SchemaError as e:
                     rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
                     continue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from daft_vllm.engine.lowering import enforceable
 from daft_vllm.errors import OptionError, suggest
 
 if TYPE_CHECKING:
@@ -108,18 +108,16 @@ class SamplingOptions(BaseModel):
         """Return vLLM's own object, asking for the final output only. Imports vLLM.
 
         Raises:
-            SchemaError: the constraint's schema cannot be enforced.
+            SchemaError: the constraint cannot be enforced.
         """
-        from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        from daft_vllm.engine.backends import held
 
         structured = None
         if constraint is not None:
-            structured = StructuredOutputsParams(
-                json=enforceable(constraint.json_schema) if constraint.json_schema is not None else None,
-                choice=list(constraint.choices) if constraint.choices is not None else None,
-            )
-        return SamplingParams(
+            structured = StructuredOutputsParams(**held(constraint).to_vllm())
+        return _params_class()(
             **self.model_dump(),
             structured_outputs=structured,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -127,3 +125,28 @@ class SamplingOptions(BaseModel):
             # row. Rows with the same options share what is below, and vLLM's changes to it are the same for each.
             skip_clone=True,
         )
+
+
+@functools.cache
+def _params_class() -> type[SamplingParams]:
+    """Return vLLM's class, with the constraint that rows share checked once in place of with every row.
+
+    The check builds the grammar anew each time: 1 ms a row for a schema of usual size (the median of those in
+    ``benchmarks/schemas``), 17 us being what all else of a row's bookkeeping takes.
+    """
+    from vllm import SamplingParams
+
+    from daft_vllm.engine.structured import GUIDANCE_MARK
+
+    class CheckedOnce(SamplingParams):  # type: ignore[misc]  # vLLM's types are not followed
+        def _validate_structured_outputs(self, *args: Any) -> None:
+            shared = self.structured_outputs
+            if shared is None or getattr(shared, "_daft_vllm_checked", False):
+                return
+            if shared.grammar is not None and shared.grammar.startswith(GUIDANCE_MARK):
+                shared._backend = "xgrammar"  # as vLLM calls the backend that takes it; it was checked before
+            else:
+                super()._validate_structured_outputs(*args)
+            shared._daft_vllm_checked = True
+
+    return CheckedOnce

@@ -1,0 +1,189 @@
+"""Whether schemas are enforced to the letter: ``python -m benchmarks.conformance [DIR ...]``.
+
+Reads folders of JSON files, each ``{"schema": ..., "tests": [{"data": ..., "valid": ...}]}`` or a list of such objects
+(the layout of the official JSON-Schema-Test-Suite). Without a model: does the grammar refuse each instance that the
+schema refuses, and accept each that it accepts? Truth is ``jsonschema`` with formats checked. With ``--model``: is
+every value that a model writes under the constraint valid?
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import jsonschema
+import typer
+
+from benchmarks.grammars import acceptor, keys_of, named_keys, texts_of
+from daft_vllm.engine import Constraint
+from daft_vllm.engine.backends import held
+from daft_vllm.errors import SchemaError
+
+OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
+
+
+@dataclass
+class Case:
+    """One schema with its instances, and what was found."""
+
+    name: str
+    schema: Any
+    instances: list[Any]
+    backend: str | None = None
+    refused: str | None = None
+    valid_accepted: int = 0
+    invalid_refused: int = 0
+    valid_refused: list[str] = field(default_factory=list)
+    invalid_accepted: list[str] = field(default_factory=list)
+    values: int = 0
+    cut_off: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def keywords(self) -> str:
+        """The keywords that a refusal names."""
+        named = re.findall(r"^  /\S*: (\S+): ", self.refused or "", re.MULTILINE)
+        return " ".join(dict.fromkeys(named)) or "whole schema"
+
+    @property
+    def reason(self) -> str:
+        """The first line of a refusal that says where and why."""
+        lines = (self.refused or "").splitlines()
+        return (lines[1] if len(lines) > 1 else lines[0]).strip() if lines else ""
+
+
+def read_cases(folder: Path) -> Iterator[Case]:
+    """Read every schema under ``folder``, with the instances that its tests hold."""
+    for path in sorted(folder.rglob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        groups = data if isinstance(data, list) else [data]
+        for number, group in enumerate(groups):
+            name = path.stem if not isinstance(data, list) else f"{path.stem}/{number}"
+            yield Case(name, group["schema"], [test["data"] for test in group["tests"]])
+
+
+def validator(schema: Any) -> Any:
+    """Return what says whether a value satisfies a schema, formats among it."""
+    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+def judge(case: Case) -> None:
+    """Fill in what the case's grammar does with its instances."""
+    try:
+        one = held(Constraint(json_schema=json.dumps(case.schema)))
+    except SchemaError as e:
+        case.refused = str(e)
+        return
+    case.backend = one.backend
+    accepts = acceptor(one)
+    check = validator(case.schema)
+    for instance in case.instances:
+        try:
+            is_valid = check.is_valid(instance)
+        except Exception:  # a schema that jsonschema can't follow either, of another document for example
+            continue
+        accepted = any(accepts(text) for text in texts_of(instance, case.schema))
+        if is_valid and accepted:
+            case.valid_accepted += 1
+        elif not is_valid and not accepted:
+            case.invalid_refused += 1
+        else:
+            (case.valid_refused if is_valid else case.invalid_accepted).append(json.dumps(instance)[:200])
+
+
+def closed_on_purpose(case: Case) -> bool:
+    """Whether every valid instance that is refused has keys that the schema doesn't name."""
+    named = named_keys(case.schema)
+    return all(keys_of(instance) - named for instance in map(_loads, case.valid_refused))
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # cut to 200 characters
+        return dict.fromkeys(re.findall(r'"([^"]+)":', text))
+
+
+def summary(folder: str, cases: list[Case]) -> str:
+    """Return the Markdown table of one folder."""
+    enforced = [case for case in cases if case.backend]
+    narrow = [case for case in enforced if case.valid_refused]
+    on_purpose = [case for case in narrow if closed_on_purpose(case)]
+    backends = Counter(case.backend for case in enforced)
+    rows = [
+        ("schemas", len(cases)),
+        ("enforced", f"{len(enforced)} ({len(enforced) / len(cases):.1%})"),
+        ("of them by", ", ".join(f"{name} {count}" for name, count in backends.most_common())),
+        ("refused before the load", len(cases) - len(enforced)),
+        ("invalid instances refused", sum(case.invalid_refused for case in enforced)),
+        ("invalid instances accepted", sum(len(case.invalid_accepted) for case in enforced)),
+        ("valid instances accepted", sum(case.valid_accepted for case in enforced)),
+        ("schemas that refuse a valid instance", len(narrow)),
+        ("of them for keys that they don't name", len(on_purpose)),
+        ("the others", f"{len(narrow) - len(on_purpose)} ({(len(narrow) - len(on_purpose)) / len(cases):.1%})"),
+    ]
+    if any(case.values or case.cut_off for case in cases):
+        rows += [
+            ("values written by models", sum(case.values for case in cases)),
+            ("answers cut off, null", sum(case.cut_off for case in cases)),
+            ("values that violate their schema", sum(len(case.violations) for case in cases)),
+        ]
+    return f"### {folder}\n\n| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows) + "\n"
+
+
+def details(cases: list[Case]) -> str:
+    """Return what is refused and why, and what is accepted or refused against the schema."""
+    lines = []
+    for case in cases:
+        if case.refused:
+            lines.append(f"- `{case.name}` refused: {case.keywords}: {case.reason[:300]}")
+        for kind in ("invalid_accepted", "valid_refused", "violations"):
+            found: list[str] = getattr(case, kind)
+            if found:
+                lines.append(f"- `{case.name}` {kind.replace('_', ' ')} {len(found)}: `{found[0][:160]}`")
+    return "\n".join(lines)
+
+
+def main(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of schemas. Default: the project's own.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for conformance.json and details.md.")] = None,
+    model: Annotated[str | None, typer.Option(help="Also let this model write answers.")] = None,
+    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
+    answers: Annotated[int, typer.Option(min=1, help="Answers per schema.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
+) -> None:
+    """Print a table per folder; exit with 1 if anything invalid is accepted or written."""
+    everything: dict[str, list[Case]] = {}
+    for folder in folders or [OWN_SCHEMAS]:
+        if not folder.is_dir():
+            typer.echo(f"{folder} is not there: skipped", err=True)
+            continue
+        cases = list(read_cases(folder))
+        for case in cases:
+            judge(case)
+        if model is not None:
+            from benchmarks.conformance_answers import let_model_answer
+
+            let_model_answer(cases, model, json.loads(engine_args), answers, max_tokens)
+        everything[folder.name] = cases
+        typer.echo(summary(folder.name, cases))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        listed = {name: [asdict(case) for case in cases] for name, cases in everything.items()}
+        (out / "conformance.json").write_text(json.dumps(listed, indent=1), encoding="utf-8")
+        text = "\n\n".join(f"{summary(name, cases)}\n{details(cases)}" for name, cases in everything.items())
+        (out / "details.md").write_text(text, encoding="utf-8")
+    wrong = [case for cases in everything.values() for case in cases if case.invalid_accepted or case.violations]
+    if wrong:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

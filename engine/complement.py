@@ -1,0 +1,131 @@
+"""What doesn't satisfy a JSON Schema, said in terms of what is allowed: for ``not``, ``if`` and ``oneOf``.
+
+Works on flat schemas (``daft_vllm.engine.conjunction``). The result never holds a value that satisfies the schema; it
+may leave out some that don't, where a keyword has no opposite (``pattern``, ``items``, ``format``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from daft_vllm.engine.conjunction import TYPES, Flat, matches
+from daft_vllm.engine.patterns import pattern_without
+
+_MOST_VALUES = 200
+_BELOW = {"minimum": "exclusiveMaximum", "exclusiveMinimum": "maximum"}
+_ABOVE = {"maximum": "exclusiveMinimum", "exclusiveMaximum": "minimum"}
+_COUNTS = (
+    ("string", "minLength", "maxLength"),
+    ("array", "minItems", "maxItems"),
+    ("object", "minProperties", "maxProperties"),
+)
+_WITHOUT_OPPOSITE = {
+    "string": ("pattern", "format"),
+    "number": ("multipleOf",),
+    "array": ("items", "prefixItems", "uniqueItems", "contains", "minContains", "maxContains"),
+    "object": ("propertyNames", "dependentRequired", "dependentSchemas"),
+}
+
+
+def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any] | None]) -> list[Flat] | None:
+    """Return flat schemas that together hold what doesn't satisfy ``flat``; None if a whole type would be lost.
+
+    Args:
+        flat: without references, choices and ``enum``.
+        names: the only keys that objects can have here. None: any.
+        of_part: returns the schemas of what doesn't satisfy a part, or None.
+    """
+    types = _types(flat)
+    found: list[Flat] = []
+    others = [
+        kind for kind in TYPES if kind not in types and not (kind in ("integer", "number") and _is_numeric(types))
+    ]
+    if others:
+        found.append({"type": [kind for kind in others if not (kind == "integer" and "number" in others)]})
+    for kind in types:
+        opposite = {
+            "object": lambda: _of_object(flat, names, of_part),
+            "integer": lambda: _of_number(flat, "integer"),
+            "number": lambda: _of_number(flat, "number"),
+        }.get(kind, list)()
+        for typed, low, high in _COUNTS:
+            if typed == kind and flat.get(low, 0) > 0:
+                opposite.append({"type": [kind], high: flat[low] - 1})
+            if typed == kind and high in flat:
+                opposite.append({"type": [kind], low: flat[high] + 1})
+        unsaid = [name for name in _WITHOUT_OPPOSITE.get("number" if kind == "integer" else kind, ()) if name in flat]
+        if unsaid and not opposite:
+            return None
+        found += opposite
+    for forbidden in flat.get("not", ()):
+        found.append(dict(forbidden) if isinstance(forbidden, Mapping) else {} if forbidden else {"type": []})
+    if "conditions" in flat:
+        return None
+    return found
+
+
+def complement_of_values(values: list[Any]) -> list[Flat] | None:
+    """Return flat schemas that hold all JSON values but ``values``; None if that can't be said."""
+    if len(values) > _MOST_VALUES or any(isinstance(value, list | dict) and value for value in values):
+        return None
+    strings = [value for value in values if isinstance(value, str)]
+    booleans = [value for value in values if isinstance(value, bool)]
+    numbers = sorted({value for value in values if isinstance(value, int | float) and not isinstance(value, bool)})
+    absent = {
+        "null": None not in values,
+        "boolean": not booleans,
+        "number": not numbers,
+        "string": not strings,
+        "array": [] not in values,
+        "object": {} not in values,
+    }
+    found: list[Flat] = [{"type": [kind for kind, is_absent in absent.items() if is_absent]}]
+    if strings:
+        found.append({"type": ["string"], "pattern": [pattern_without(strings)]})
+    if len(set(booleans)) == 1:
+        found.append({"enum": [not booleans[0]]})
+    if numbers:
+        edges: list[float | None] = [None, *numbers, None]
+        for low, high in itertools.pairwise(edges):
+            bounds = {"exclusiveMinimum": low, "exclusiveMaximum": high}
+            found.append({"type": ["number"], **{name: value for name, value in bounds.items() if value is not None}})
+    if not absent["array"]:
+        found.append({"type": ["array"], "minItems": 1})
+    if not absent["object"]:
+        found.append({"type": ["object"], "minProperties": 1})
+    return found
+
+
+def _types(flat: Flat) -> list[str]:
+    said = flat.get("type")
+    return [kind for kind in TYPES if kind != "integer"] if said is None else list(said)
+
+
+def _is_numeric(types: list[str]) -> bool:
+    return "integer" in types or "number" in types
+
+
+def _of_number(flat: Flat, kind: str) -> list[Flat]:
+    return [{"type": [kind], other: flat[bound]} for bound, other in {**_BELOW, **_ABOVE}.items() if bound in flat]
+
+
+def _of_object(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any] | None]) -> list[Flat]:
+    found: list[Flat] = []
+    for name in flat.get("required", ()):
+        found.append({"type": ["object"], "properties": {name: False}})
+        if names is not None and name not in names:
+            return found[-1:]  # it is never there
+    for name in sorted(names) if names is not None else flat.get("properties", {}):
+        patterned = [value for pattern, value in flat.get("patternProperties", {}).items() if matches(pattern, name)]
+        said = [flat["properties"][name]] if name in flat.get("properties", {}) else []
+        said += patterned
+        if not said and "additionalProperties" in flat:
+            said = [flat["additionalProperties"]]
+        for part in said:
+            opposite = of_part(part)
+            if opposite:
+                value = opposite[0] if len(opposite) == 1 else {"anyOf": opposite}
+                found.append({"type": ["object"], "required": [name], "properties": {name: value}})
+    return found

@@ -1,0 +1,57 @@
+"""Formats of strings: which are held, and the patterns of those that xgrammar's own patterns hold too loosely."""
+
+from __future__ import annotations
+
+_MONTHS = "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])"
+_YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([2468][048]|0[48]|[13579][26])00)"
+_DATE = f"({_YEAR}-({_MONTHS})|{_LEAP_YEAR}-02-29)"
+_CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?"
+_OFFSET = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+_ATOM = "[A-Za-z0-9_+-]+"
+_HOST = "([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?[.]){1,8}[a-z]{2,24}"
+_H = "[0-9a-f]{1,4}"
+_IPV6 = "|".join(
+    (
+        f"({_H}:){{7}}{_H}",
+        f"({_H}:){{1,7}}:",
+        *(f"({_H}:){{1,{7 - n}}}(:{_H}){{1,{n}}}" for n in range(1, 7)),
+        f":((:{_H}){{1,7}}|:)",
+    )
+)
+
+PATTERNS = {
+    "date": f"^{_DATE}$",
+    "time": f"^{_CLOCK}{_OFFSET}$",
+    "date-time": f"^{_DATE}T{_CLOCK}{_OFFSET}$",
+    "ipv6": f"^({_IPV6})$",
+    "email": f"^{_ATOM}([.]{_ATOM})*@{_HOST}$",
+}
+"""Patterns that only match what the format allows and Python's types hold: days that the month has, years from 1 on, at
+most microseconds; addresses without quoted parts. xgrammar 0.2 takes the 30th of February for a date."""
+
+CLOCK_PATTERN = f"^{_CLOCK}$"
+"""A time of day without a time zone."""
+LOCAL_DATE_TIME_PATTERN = f"^{_DATE}T{_CLOCK}$"
+"""A point in time without a time zone."""
+
+
+def url_pattern(schemes: list[str]) -> str:
+    """Return the pattern of URLs with a host name and one of ``schemes``, of less than 2,083 characters."""
+    path = "[A-Za-z0-9._~%!$&'()*+,;=:@/-]"
+    return f"^({'|'.join(schemes)})://{_HOST}(:[1-9][0-9]{{0,3}})?(/{path}{{0,900}})?([?]{path}{{0,400}})?$"
+
+
+HELD_BY_XGRAMMAR = frozenset(
+    (
+        *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference"),
+        *("uri-template", "json-pointer", "relative-json-pointer"),
+    )
+)
+"""Formats that xgrammar 0.2 knows."""
+HELD_BY_GUIDANCE = frozenset(
+    ("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
+)
+"""Formats that llguidance 1.7 knows."""
+ASSERTED = HELD_BY_XGRAMMAR | {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"}
+"""Formats of the specification. All others are annotations."""

@@ -1,0 +1,74 @@
+"""Both grammar libraries in one vLLM engine.
+
+vLLM 0.32 takes one structured-output backend per engine. Its core process loads this module's backend, as a plugin, in
+place of xgrammar's: constraints that carry ``GUIDANCE_MARK`` go to llguidance, all others to xgrammar as before. So two
+expressions, or two rows, with constraints that need different libraries share a model.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from typing import Any
+
+GUIDANCE_MARK = "%daft-vllm guidance\n"
+"""Begins a grammar that is llguidance's. No EBNF and no Lark begins with a percent sign and a hyphenated word."""
+_KEPT_GRAMMARS = 64
+
+
+def guidance_spec(grammar: str) -> str:
+    """Return what is sent to vLLM as ``grammar`` for a grammar in llguidance's own JSON notation."""
+    return GUIDANCE_MARK + grammar
+
+
+def register_backend() -> None:
+    """Put the backend in the place of xgrammar's. For vLLM's core process; elsewhere it does nothing."""
+    if "vllm.v1.engine.core" not in sys.modules:
+        return
+    import vllm.v1.structured_output as structured_output
+
+    structured_output.XgrammarBackend = _backend_class(structured_output.XgrammarBackend)
+
+
+def _backend_class(xgrammar_backend: Any) -> Any:
+    from vllm.v1.structured_output.backend_guidance import GuidanceBackend, GuidanceGrammar
+
+    class EitherBackend(xgrammar_backend):  # type: ignore[misc]  # vLLM's types are not followed
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self._lock = threading.Lock()
+            self._guidance: Any = None
+            self._grammars: OrderedDict[str, Any] = OrderedDict()
+
+        def compile_grammar(self, request_type: Any, grammar_spec: str, stop_token_ids: Any = None) -> Any:
+            if not grammar_spec.startswith(GUIDANCE_MARK):
+                return super().compile_grammar(request_type, grammar_spec, stop_token_ids=stop_token_ids)
+            tokenizer, matcher = self._fresh_matcher(grammar_spec)
+            return GuidanceGrammar(ll_matcher=matcher, ll_tokenizer=tokenizer, vocab_size=self.vocab_size)
+
+        def _fresh_matcher(self, spec: str) -> tuple[Any, Any]:
+            """Return a matcher at its beginning; a grammar is compiled once, by the first request that has it."""
+            import llguidance
+
+            with self._lock:
+                if self._guidance is None:
+                    self._guidance = GuidanceBackend(self.vllm_config, self.tokenizer, self.vocab_size)
+                tokenizer = self._guidance.ll_tokenizer
+                if spec not in self._grammars:
+                    matcher = llguidance.LLMatcher(tokenizer, spec.removeprefix(GUIDANCE_MARK), log_level=1)
+                    if matcher.get_error():
+                        raise ValueError(f"llguidance refused the grammar: {matcher.get_error()}")
+                    self._grammars[spec] = matcher
+                    if len(self._grammars) > _KEPT_GRAMMARS:
+                        self._grammars.popitem(last=False)
+                self._grammars.move_to_end(spec)
+                return tokenizer, self._grammars[spec].deep_copy()
+
+        def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
+            import xgrammar
+
+            # llguidance's vocabulary may be the larger one, and fills a row of that width.
+            return xgrammar.allocate_token_bitmask(max_num_seqs, max(self.vocab_size, len(self.tokenizer)))
+
+    return EitherBackend
