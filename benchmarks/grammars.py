@@ -18,7 +18,8 @@ def acceptor(one: Held) -> Callable[[str], bool]:
     from xgrammar.testing import _is_grammar_accept_string
 
     if one.kind == "json":
-        grammar = xgrammar.Grammar.from_json_schema(str(one.spec), any_whitespace=False, separators=(",", ":"))
+        # With free whitespace: without, xgrammar 0.2.8 wants a space behind commas inside of values of any kind.
+        grammar = xgrammar.Grammar.from_json_schema(str(one.spec), any_whitespace=True)
     elif one.kind == "regex":
         grammar = xgrammar.Grammar.from_regex(str(one.spec))
     else:
@@ -41,47 +42,55 @@ def _guidance_accepts(grammar: Any, text: str) -> bool:
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
 
-def texts_of(value: Any, schema: Any) -> set[str]:
-    """Return compact JSON texts of a value: with its keys as they are, and in the order in which the schema names them.
-
-    A grammar takes the keys in one order. The second text is a guess where several objects name the same keys.
-    """
-    orders: list[list[str]] = []
-    _find_orders(schema, orders)
-    return {json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in (value, _ordered(value, orders))} | {
-        json.dumps(value, separators=(",", ":"))
-    }
+def texts_of(value: Any, one: Held) -> set[str]:
+    """Return compact JSON texts of a value: with its keys as they are, and in the order that the grammar takes."""
+    values = (value, Fitted(one).ordered(value))
+    return {json.dumps(v, ensure_ascii=ascii, separators=(",", ":")) for v in values for ascii in (False, True)}
 
 
-def named_keys(schema: Any) -> set[str]:
-    """Return every key that a schema names anywhere."""
-    orders: list[list[str]] = []
-    _find_orders(schema, orders)
-    return {name for order in orders for name in order}
+class Fitted:
+    """Puts the keys of values into the order in which a lowered schema names them, and notes those that it doesn't."""
 
+    def __init__(self, one: Held) -> None:
+        self._root = json.loads(str(one.spec))
+        self.has_unnamed_keys = False
 
-def keys_of(value: Any) -> set[str]:
-    """Return every key of a value."""
-    if isinstance(value, dict):
-        return set(value).union(*(keys_of(part) for part in value.values()))
-    return set().union(*(keys_of(part) for part in value)) if isinstance(value, list) else set()
+    def ordered(self, value: Any) -> Any:
+        """Return the value with its keys in order."""
+        return self._ordered(value, self._root)
 
+    def _ordered(self, value: Any, node: Any) -> Any:
+        node = self._branch_for(value, node)
+        if isinstance(value, list):
+            prefix, items = node.get("prefixItems", []), node.get("items", {})
+            return [self._ordered(v, prefix[i] if i < len(prefix) else items) for i, v in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        named = node.get("properties", {})
+        unnamed = [name for name in value if name not in named]
+        if unnamed and node.get("additionalProperties") is False and "patternProperties" not in node:
+            self.has_unnamed_keys = True
+        others = next(iter(node.get("patternProperties", {}).values()), node.get("additionalProperties", {}))
+        return {
+            **{name: self._ordered(value[name], part) for name, part in named.items() if name in value},
+            **{name: self._ordered(value[name], others) for name in unnamed},
+        }
 
-def _find_orders(schema: Any, found: list[list[str]]) -> None:
-    if isinstance(schema, dict):
-        if isinstance(schema.get("properties"), dict):
-            found.append(list(schema["properties"]))
-        for part in schema.values():
-            _find_orders(part, found)
-    elif isinstance(schema, list):
-        for part in schema:
-            _find_orders(part, found)
+    def _branch_for(self, value: Any, node: Any) -> dict[str, Any]:
+        """Return the branch that shares the most keys with the value."""
+        if not isinstance(node, dict):
+            return {}
+        if "$ref" in node:
+            return self._branch_for(value, self._root["$defs"][node["$ref"].rsplit("/", 1)[-1]])
+        options = [self._branch_for(value, option) for option in node.get("anyOf", ())]
+        return max(options, key=lambda option: self._likeness(value, option)) if options else node
 
-
-def _ordered(value: Any, orders: list[list[str]]) -> Any:
-    if isinstance(value, list):
-        return [_ordered(part, orders) for part in value]
-    if not isinstance(value, dict):
-        return value
-    best = max(orders, key=lambda order: len(set(order) & set(value)), default=[])
-    return {name: _ordered(value[name], orders) for name in [*(n for n in best if n in value), *(value.keys() - best)]}
+    def _likeness(self, value: Any, node: dict[str, Any]) -> tuple[bool, int]:
+        kinds: dict[str, Any] = {"object": dict, "array": list, "string": str}
+        fits = "type" not in node or isinstance(value, kinds.get(node["type"], int | float | None))
+        if not isinstance(value, dict):
+            return fits, 0
+        named = node.get("properties", {})
+        consts = sum(value.get(name) in part.get("enum", ()) for name, part in named.items() if isinstance(part, dict))
+        missing = sum(name not in value for name in node.get("required", ()))
+        return fits, 2 * len(set(named) & set(value)) + 3 * consts - 4 * missing - sum(n not in named for n in value)

@@ -10,6 +10,7 @@ _CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?"
 _OFFSET = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _ATOM = "[A-Za-z0-9_+-]+"
 _HOST = "([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?[.]){1,8}[a-z]{2,24}"
+_LABEL = "[a-z0-9]([a-z0-9]{0,60}[a-z0-9])?"
 _H = "[0-9a-f]{1,4}"
 _IPV6 = "|".join(
     (
@@ -24,6 +25,9 @@ PATTERNS = {
     "date": f"^{_DATE}$",
     "time": f"^{_CLOCK}{_OFFSET}$",
     "date-time": f"^{_DATE}T{_CLOCK}{_OFFSET}$",
+    "hostname": f"^{_LABEL}([.]{_LABEL}){{0,3}}$",
+    "relative-json-pointer": "^(0|[1-9][0-9]?)(#|(/[A-Za-z0-9_.-]*)+)$",
+    "uri-template": "^[A-Za-z0-9._~:/?&=#-]*([{][A-Za-z_][A-Za-z0-9_]*[}][A-Za-z0-9._~:/?&=#-]*)*$",
     "ipv6": f"^({_IPV6})$",
     "email": f"^{_ATOM}([.]{_ATOM})*@{_HOST}$",
 }
