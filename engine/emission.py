@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import jsonschema
@@ -64,9 +65,8 @@ class Emitter:
     def __init__(self, root: Any, dialect: Dialect) -> None:
         self._dialect = dialect
         self._validator = jsonschema.Draft202012Validator(root)
-        self._quiet = 0
         self.narrow = False
-        self._found: dict[tuple[str, str], Finding] = {}
+        self._found: list[Finding] = []
 
     def lower(self, schema: Any, pointer: str) -> Node:
         """Return the lowered schema of a part, or ``NEVER``."""
@@ -329,8 +329,17 @@ class Emitter:
         return self._json_text_pattern(pattern, low, high, pointer, keyword)
 
     def _find(self, pointer: str, keyword: str, why: str, instead: str) -> None:
-        if not self._quiet:
-            self._found.setdefault((pointer, keyword), Finding(pointer, keyword, why, f"{instead}."))
+        self._found.append(Finding(pointer, keyword, why, f"{instead}."))
+
+    @contextlib.contextmanager
+    def _on_trial(self) -> Iterator[None]:
+        """Forget what is found inside."""
+        before, narrow = len(self._found), self.narrow
+        try:
+            yield
+        finally:
+            del self._found[before:]
+            self.narrow = narrow
 
 
 def denormalised(flat: Flat) -> Flat:

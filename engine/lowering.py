@@ -67,7 +67,7 @@ class _Lowering(Emitter):
     def __init__(self, root: Any, dialect: Dialect) -> None:
         super().__init__(root, dialect)
         self._root = root
-        self._known: dict[str, Node] = {}
+        self._known: dict[str, tuple[Node, list[Finding], bool]] = {}
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Node] = {}
         self._negated: set[str] = set()
@@ -75,7 +75,7 @@ class _Lowering(Emitter):
 
     @property
     def findings(self) -> list[Finding]:
-        return list(self._found.values())
+        return list({(one.pointer, one.keyword): one for one in reversed(self._found)}.values())[::-1]
 
     def with_definitions(self, root: Node) -> Node:
         """Return the root with the definitions that it needs."""
@@ -91,10 +91,14 @@ class _Lowering(Emitter):
         if key in self._names:  # it holds itself
             return {"$ref": f"#/$defs/{self._names[key]}"}
         if key in self._known:
-            return self._known[key]
+            lowered, found, narrow = self._known[key]
+            self._found += found
+            self.narrow |= narrow
+            return lowered
         if self._depth > _DEEPEST:
             raise SchemaError(f"the schema at {pointer or '/'} is nested too deeply to be enforced.")
         self._depth += 1
+        before, narrow, self.narrow = len(self._found), self.narrow, False
         self._names[key] = f"d{len(self._known) + len(self._names)}"
         try:
             lowered = self._lower(schema, pointer)
@@ -104,7 +108,8 @@ class _Lowering(Emitter):
         if lowered is not NEVER and f'"#/$defs/{name}"' in json.dumps(lowered) + json.dumps(self._definitions):
             self._definitions[name] = lowered
             lowered = {"$ref": f"#/$defs/{name}"}
-        self._known[key] = lowered
+        self._known[key] = lowered, self._found[before:], self.narrow
+        self.narrow |= narrow
         return lowered
 
     def _lower(self, schema: Mapping[str, Any], pointer: str) -> Node:
@@ -195,11 +200,10 @@ class _Lowering(Emitter):
         if key in self._negated:
             return None  # it holds itself
         self._negated.add(key)
-        self._quiet += 1
         try:
-            return self._complement_of_all(self._branches(schema, pointer, seen), pointer, names)
+            with self._on_trial():
+                return self._complement_of_all(self._branches(schema, pointer, seen), pointer, names)
         finally:
-            self._quiet -= 1
             self._negated.discard(key)
 
     def _complement_of_all(self, branches: list[Flat], pointer: str, names: Set[str] | None) -> list[Flat] | None:
@@ -282,11 +286,8 @@ class _Lowering(Emitter):
 
     def _can_be(self, flat: Flat, pointer: str) -> bool:
         """Whether a value may satisfy ``flat``."""
-        self._quiet += 1
-        try:
+        with self._on_trial():
             return any(lowered is not NEVER for lowered in self._of_types(flat, pointer))
-        finally:
-            self._quiet -= 1
 
     def _choice(self, options: list[Node]) -> Node:
         distinct: list[Node] = []
