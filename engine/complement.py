@@ -39,6 +39,14 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
     """
     types = _types(flat)
     found: list[Flat] = []
+    lost: list[Any] = []
+
+    def part_of(part: Any) -> list[Any]:
+        opposite = of_part(part)
+        if opposite is None:
+            lost.append(part)
+        return opposite or []
+
     others = [
         kind for kind in TYPES if kind not in types and not (kind in ("integer", "number") and _is_numeric(types))
     ]
@@ -46,7 +54,7 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
         found.append({"type": [kind for kind in others if not (kind == "integer" and "number" in others)]})
     for kind in types:
         opposite = {
-            "object": lambda: _of_object(flat, names, of_part),
+            "object": lambda: _of_object(flat, names, part_of),
             "integer": lambda: _of_number(flat, "integer"),
             "number": lambda: _of_number(flat, "number"),
         }.get(kind, list)()
@@ -56,7 +64,7 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
             if typed == kind and high in flat:
                 opposite.append({"type": [kind], low: flat[high] + 1})
         unsaid = [name for name in _WITHOUT_OPPOSITE.get("number" if kind == "integer" else kind, ()) if name in flat]
-        if unsaid and not opposite:
+        if (unsaid or (kind == "object" and lost)) and not opposite:
             return None
         found += opposite
     for forbidden in flat.get("not", ()):
@@ -111,7 +119,7 @@ def _of_number(flat: Flat, kind: str) -> list[Flat]:
     return [{"type": [kind], other: flat[bound]} for bound, other in {**_BELOW, **_ABOVE}.items() if bound in flat]
 
 
-def _of_object(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any] | None]) -> list[Flat]:
+def _of_object(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any]]) -> list[Flat]:
     found: list[Flat] = []
     for name in flat.get("required", ()):
         found.append({"type": ["object"], "properties": {name: False}})

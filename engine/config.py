@@ -102,6 +102,13 @@ def check_engine_args(engine_args: Mapping[str, Any]) -> None:
             raise OptionError(f"vLLM has no engine argument {name!r}.{suggest(name, known)}")
 
 
+def reasoning_parser(config: EngineConfig) -> str:
+    """Return the name of the reasoning parser that ``engine_args`` choose, empty if they choose none."""
+    guided = config.engine_args.get("structured_outputs_config", {})
+    inner = guided.get("reasoning_parser") if isinstance(guided, Mapping) else None
+    return str(config.engine_args.get("reasoning_parser") or inner or "")
+
+
 @functools.cache
 def vllm_engine_arg_names() -> frozenset[str] | None:
     """Return the names of the installed vLLM's engine arguments, or None where vLLM isn't installed.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from daft_vllm.engine.config import EngineConfig, require_vllm
+from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
+from daft_vllm.engine.reasoning import ReasoningSplitter, Split
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
 from daft_vllm.errors import EngineStartError, OptionError
@@ -72,13 +73,14 @@ class Core:
     second, the latter waits for ever.
     """
 
-    def __init__(self, llm: Any, watch: StepWatch, processes: Sequence[psutil.Process]) -> None:
+    def __init__(self, llm: Any, watch: StepWatch, processes: Sequence[psutil.Process], parser: str = "") -> None:
         self.llm = llm
         self.watch = watch
         self.processes = list(processes)
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
         self.block_size: int = llm.vllm_config.cache_config.block_size
+        self._reasoning = ReasoningSplitter(parser, llm.renderer.get_tokenizer(), llm.model_config) if parser else None
 
     @classmethod
     def start(cls, config: EngineConfig) -> Core:
@@ -131,7 +133,12 @@ class Core:
         llm.logger_manager.stat_loggers = [
             logger for logger in llm.logger_manager.stat_loggers if not isinstance(logger, PrometheusStatLogger)
         ]
-        return cls(llm, watch, [p for p in _children() if p not in before])
+        started = [p for p in _children() if p not in before]
+        try:
+            return cls(llm, watch, started, reasoning_parser(config))
+        except BaseException:
+            kill_processes(started)
+            raise
 
     async def generate(self, request_id: str, row: Row) -> Outcome:
         """Generate the answer of one row.
@@ -145,7 +152,10 @@ class Core:
 
         last: RequestOutput | None = None
         try:
-            async for output in self.llm.generate(tokens_input(row.token_ids), row.params, request_id):
+            thinks: dict[str, Any] = {}
+            if self._reasoning is not None and row.guided:  # else vLLM would look at the prompt to find out
+                thinks["reasoning_ended"] = not row.thinking
+            async for output in self.llm.generate(tokens_input(row.token_ids), row.params, request_id, **thinks):
                 last = output
         except EngineDeadError:
             raise
@@ -156,7 +166,10 @@ class Core:
             return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.size)
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.size)
-        return _outcome(last, row)
+        outcome = _outcome(last, row)
+        if row.thinking and self._reasoning is not None:
+            outcome = _without_thinking(outcome, self._reasoning.split(last.outputs[0].token_ids))
+        return outcome
 
     def is_dead(self) -> bool:
         """Whether vLLM has noticed that its core is gone."""
@@ -230,6 +243,18 @@ def _outcome(output: RequestOutput, row: Row) -> Outcome:
         queue_seconds=row.waited,
         error=error,
     )
+
+
+def _without_thinking(outcome: Outcome, split: Split) -> Outcome:
+    error = outcome.error
+    if split.answer is None and error is None:
+        cut_off = outcome.finish_reason == "length"
+        error = (
+            ErrorValue("truncated", "the answer was cut off while the model was thinking: raise max_tokens")
+            if cut_off
+            else ErrorValue("invalid_output", "the model's thinking never ended, and it gave no answer")
+        )
+    return outcome._replace(text=split.answer, reasoning=split.reasoning, error=error)
 
 
 def _why_not_started(config: EngineConfig, error: Exception) -> str:

@@ -7,15 +7,18 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Literal
 
 from daft_vllm.engine.config import EngineConfig
 from daft_vllm.engine.core import GRACE_SECONDS
 from daft_vllm.engine.render import RequestRenderer
-from daft_vllm.engine.request import Outcome, Request
+from daft_vllm.engine.request import Constraint, Outcome, Request
 from daft_vllm.engine.rows import Call, Row
+from daft_vllm.engine.sampling import SamplingOptions
 from daft_vllm.engine.stats import EngineStats
 from daft_vllm.engine.thread import EngineThread
-from daft_vllm.errors import EngineError
+from daft_vllm.errors import EngineError, EngineStartError
 
 RENDER_ROWS = 2048
 """Rows that are rendered before vLLM is given the first of them: enough for the queue to find what they share, few
@@ -43,6 +46,7 @@ class OfflineEngine:
         self.config = config
         self._state = EngineThread(config)
         self._rendering = threading.Lock()
+        self._constraints_checked = False
         # weakref.finalize's own exit hook would come after multiprocessing's, which joins vLLM's core: for ever.
         # No grace: Daft waits 5 seconds for a UDF process to end, vLLM alone may take longer to end in good order.
         self._finalizer = weakref.finalize(self, self._state.stop, grace=0.0)
@@ -116,6 +120,38 @@ class OfflineEngine:
                 else:
                     rows.append(Row(call, index, prepared, block_size, dedupe=dedupe))
         self._state.submit(call, rows, finished)
+
+    def check_constraints(self, like: Request) -> None:
+        """Make sure, once, that constraints have an effect with this model: both libraries write what they are told.
+
+        Args:
+            like: a request of the kind that will follow: its chat template's arguments are used.
+
+        Raises:
+            EngineStartError: a constraint has no effect.
+        """
+        if self._constraints_checked:
+            return
+        word = "daft-vllm"
+        backends: tuple[Literal["xgrammar", "guidance"], ...] = ("xgrammar", "guidance")
+        tests = [
+            replace(
+                like,
+                prompt="Hello",
+                sampling=SamplingOptions(max_tokens=32),
+                constraint=Constraint(choices=(word,), backend=backend),
+                thinking=None if like.thinking is None else False,
+            )
+            for backend in backends
+        ]
+        for test, outcome in zip(tests, self.run(tests, dedupe=False), strict=True):
+            if outcome.text != word:
+                raise EngineStartError(
+                    f"constraints have no effect with model {self.config.model!r}: held to {word!r}, it wrote "
+                    f"{outcome.text!r} ({outcome.error or test.constraint}). Leave return_format out, or use another "
+                    "model."
+                )
+        self._constraints_checked = True
 
     def forget_answers(self) -> None:
         """Compute anew what was computed before, for rows that come from now on."""

@@ -135,7 +135,10 @@ def _held_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
 def _width(item: Any) -> tuple[int, int]:
     """Return the fewest and the most characters of a parsed item or sequence."""
     sequence = item if isinstance(item, _parser.SubPattern) else _parser.SubPattern(_parser.State(), [item])
-    low, high = sequence.getwidth()
+    try:
+        low, high = sequence.getwidth()
+    except IndexError:  # of a group outside of the sequence
+        raise Unsayable("a back reference is not understood in a pattern") from None
     return int(low), int(high)
 
 
@@ -241,3 +244,11 @@ class _Writer:
 
 _JSON = _Writer(_ESCAPED, lambda char: json.dumps(char, ensure_ascii=False)[1:-1])
 _PLAIN = _Writer(union([(128, 128)]), str)
+
+
+def shortest_match(pattern: str) -> str:
+    """Return a text as long as the shortest that a pattern matches; empty for one that Python can't read."""
+    try:
+        return "x" * int(_parser.parse(pattern.replace(_NOT_ASCII, "")).getwidth()[0])
+    except (re.error, RecursionError, OverflowError):
+        return ""

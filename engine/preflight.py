@@ -25,7 +25,7 @@ def check_before_load(config: EngineConfig, constraint: Constraint | None) -> No
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
     if constraint is not None:
-        check_constraint(constraint, config)
+        check_constraint(constraint, str(config.engine_args.get("tokenizer") or config.model))
 
 
 def check_model_folder(model: str) -> None:
@@ -43,16 +43,20 @@ def check_model_folder(model: str) -> None:
         raise ModelError(f"the folder {model!r} holds no config.json: it is not a model in Hugging Face format.")
 
 
-def check_constraint(constraint: Constraint, config: EngineConfig) -> None:
+def check_constraint(constraint: Constraint, model: str | None = None) -> None:
     """Raise ``SchemaError`` for a constraint that can't be enforced, or not with the model's tokenizer.
 
     Loads the tokenizer, where it is on this machine, and no weights.
+
+    Args:
+        constraint: the constraint.
+        model: folder or name of the model whose tokenizer it has to go with. None: any.
 
     Raises:
         SchemaError: see ``daft_vllm.engine.backends.held``; or the grammar can't be compiled for the tokenizer.
     """
     one = held(constraint)
-    tokenizer = _local_tokenizer(str(config.engine_args.get("tokenizer") or config.model))
+    tokenizer = local_tokenizer(model) if model is not None else None
     if tokenizer is not None:
         error = compile_error(one, tokenizer)
         if error is not None:
@@ -60,7 +64,7 @@ def check_constraint(constraint: Constraint, config: EngineConfig) -> None:
 
 
 @functools.lru_cache(maxsize=2)
-def _local_tokenizer(model: str) -> Any:
+def local_tokenizer(model: str) -> Any:
     """Return the tokenizer of a model that is on this machine, else None. Nothing is downloaded."""
     from transformers import AutoTokenizer
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from daft_vllm.engine.config import EngineConfig
+from daft_vllm.engine.config import EngineConfig, reasoning_parser
 from daft_vllm.engine.prefix import pack_tokens
 from daft_vllm.engine.request import Outcome, Request
 from daft_vllm.engine.rows import Prepared
@@ -32,6 +32,7 @@ class RequestRenderer:
         self._renderer = renderer
         # One token of the context has to be left for the answer.
         self.max_prompt_tokens = max_model_len - 1
+        self._can_think = bool(reasoning_parser(config))
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -61,6 +62,9 @@ class RequestRenderer:
             try:
                 if request.prompt is None:
                     rows[i] = Outcome.failed("null_prompt", "the prompt is null")
+                    continue
+                if request.thinking and not self._can_think:
+                    rows[i] = Outcome.failed("invalid_request", "thinking needs reasoning_parser in engine_args")
                     continue
                 text = self._chat_text(request) if request.apply_chat_template else request.prompt
                 texts.append(_encodable(text))
@@ -92,7 +96,8 @@ class RequestRenderer:
                     rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
                     continue
                 params, recipe = recipes[key]
-                rows[i] = Prepared(pack_tokens(token_ids), params, request.constraint is not None, recipe)
+                guided = request.constraint is not None
+                rows[i] = Prepared(pack_tokens(token_ids), params, guided, recipe, thinking=request.thinking)
         return [row for row in rows if row is not None]
 
     def _chat_text(self, request: Request) -> str:
@@ -101,6 +106,8 @@ class RequestRenderer:
         kwargs = {
             "add_generation_prompt": True,
             "tokenize": False,
+            # The names that templates give it: Qwen's and Gemma's, DeepSeek's and Granite's. Others ignore them.
+            **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
             **(request.chat_template_kwargs or {}),
         }
         _, prompt = self._renderer.render_messages(

@@ -76,26 +76,34 @@ class Request:
     Args:
         prompt: the user's text. None and the empty string are answered with an error value.
         system_message: put before the prompt by the chat template. None: the template's own default, if it has one.
+        preamble: said before the prompt: at the end of the system message, or, without one, in the user's message.
         sampling: sampling options.
         constraint: what the output is held to. None: free text.
         apply_chat_template: False sends ``prompt`` to the model as it is.
-        chat_template_kwargs: handed to the chat template (``enable_thinking``, for example).
+        chat_template_kwargs: handed to the chat template.
+        thinking: True: the answer begins with the model's thinking, which a constraint lets pass and which becomes the
+            outcome's ``reasoning``; the engine needs ``reasoning_parser`` in its ``engine_args``. False: the chat
+            template is told to leave it out. None: as the template has it, part of the text.
     """
 
     prompt: str | None
     system_message: str | None = None
+    preamble: str | None = None
     sampling: SamplingOptions = _DEFAULT
     constraint: Constraint | None = None
     apply_chat_template: bool = True
     chat_template_kwargs: Mapping[str, Any] | None = None
+    thinking: bool | None = None
 
     def messages(self) -> list[dict[str, str]]:
         """Return the chat messages of this request, in order."""
-        messages: list[dict[str, str]] = []
+        before = [text for text in (self.system_message, self.preamble) if text is not None]
         if self.system_message is not None:
-            messages.append({"role": "system", "content": self.system_message})
-        messages.append({"role": "user", "content": self.prompt or ""})
-        return messages
+            return [
+                {"role": "system", "content": "\n\n".join(before)},
+                {"role": "user", "content": self.prompt or ""},
+            ]
+        return [{"role": "user", "content": "\n\n".join([*before, self.prompt or ""])}]
 
 
 class Outcome(NamedTuple):
@@ -109,6 +117,7 @@ class Outcome(NamedTuple):
         completion_tokens: tokens generated.
         queue_seconds: how long the row waited before vLLM took it. 0 if it never waited.
         error: why there is no usable answer, or None.
+        reasoning: what the model thought before it answered; None if it was not asked to think.
     """
 
     text: str | None = None
@@ -118,6 +127,7 @@ class Outcome(NamedTuple):
     completion_tokens: int = 0
     queue_seconds: float = 0.0
     error: ErrorValue | None = None
+    reasoning: str | None = None
 
     @classmethod
     def failed(cls, code: ErrorCode, message: str, *, prompt_tokens: int = 0) -> Outcome:

@@ -27,6 +27,7 @@ class Prepared(NamedTuple):
         guided: whether the output is held to a format.
         recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
         media: digest of the prompt's media. Empty: none.
+        thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
     """
 
     tokens: bytes
@@ -34,6 +35,7 @@ class Prepared(NamedTuple):
     guided: bool
     recipe: bytes = b""
     media: bytes = b""
+    thinking: bool | None = None
 
     def digest(self) -> bytes | None:
         """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
@@ -77,6 +79,7 @@ class Row:
         guided: whether the output is held to a format.
         max_tokens: the most tokens that its answer may have.
         size: tokens of its prompt.
+        thinking: see ``Prepared.thinking``.
         media: see ``Prepared.media``.
         key: its place in the order of the queue.
         digest: see ``Prepared.digest``; None also where rows are not to be compared.
@@ -95,12 +98,13 @@ class Row:
         "media",
         "params",
         "size",
+        "thinking",
         "twins",
         "waited",
     )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
-        tokens, self.params, self.guided, _, self.media = prepared
+        tokens, self.params, self.guided, _, self.media, self.thinking = prepared
         self._block_size = block_size
         self.call = call
         self.index = index

@@ -21,6 +21,7 @@ class EngineStats:
         done: rows with an outcome, failed ones among them.
         failed: rows whose outcome is an error, null prompts left out.
         abandoned: rows whose caller went away (interrupted, or the engine died) before they had an outcome.
+        retried: rows that were asked again, after an answer that was cut off or invalid; not counted in ``rows`` again.
         duplicates: rows that got the answer of a row like them, without being computed.
         prompt_tokens: prompt tokens of the rows that were generated; duplicates are not.
         cached_tokens: those of them that came from the prefix cache.
@@ -42,6 +43,7 @@ class EngineStats:
     done: int = 0
     failed: int = 0
     abandoned: int = 0
+    retried: int = 0
     duplicates: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

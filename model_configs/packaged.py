@@ -55,6 +55,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daft-vllm"
 
 
+def folder_of(name: str, package: Package) -> Path:
+    """Return where the converted model is, or will be."""
+    return cache_folder() / f"{name}-{package.version}"
+
+
 def converted_folder(name: str, package: Package) -> Path:
     """Return the folder with the model in Hugging Face format, converting it if that wasn't done yet.
 
@@ -63,7 +68,7 @@ def converted_folder(name: str, package: Package) -> Path:
     """
     from filelock import FileLock
 
-    target = cache_folder() / f"{name}-{package.version}"
+    target = folder_of(name, package)
     if (target / "config.json").is_file():
         return target
     source = package.folder()

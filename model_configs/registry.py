@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from daft_vllm.errors import OptionError, suggest
-from daft_vllm.model_configs.packaged import Package, converted_folder
+from daft_vllm.model_configs.packaged import Package, converted_folder, folder_of
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,11 @@ def resolve_model(model: str) -> str:
     if config.package is None:
         return config.hub_name
     return str(converted_folder(config.name, config.package))
+
+
+def known_folder(model: str) -> str:
+    """Return what ``resolve_model`` does, without converting anything: the folder may not be there yet."""
+    config = known_models().get(model)
+    if config is None or config.package is None:
+        return resolve_model(model)
+    return str(folder_of(config.name, config.package))

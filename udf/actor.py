@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import itertools
 import logging
-import os
 import sys
 import threading
 import time
@@ -16,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import daft
-import pyarrow as pa
 from daft import DataType, Series
 from daft.udf.metrics import increment_counter
 
@@ -26,7 +23,9 @@ from daft_vllm.engine.request import count_by_code
 from daft_vllm.errors import EngineClosedError, OptionError, RowError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.engines import shared_engine
+from daft_vllm.udf.exit import leave_quickly
 from daft_vllm.udf.progress import ProgressWriter
+from daft_vllm.udf.results import details_type, result_series, value_array
 from daft_vllm.udf.return_format import Parsed, ReturnFormat
 
 logger = logging.getLogger("daft_vllm")
@@ -61,6 +60,9 @@ class PromptSpec:
         on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
         row_options: names of the sampling options that come with each row.
         dedupe: compute identical rows once.
+        preamble: said before every prompt, see ``daft_vllm.engine.Request``.
+        thinking: see ``daft_vllm.engine.Request``.
+        retries: how often a row is asked again that was cut off or is invalid.
         details: whether the column holds a struct with the value, or the value alone.
         claim_gpus: take free GPUs of this machine, because nobody else hands them out.
         progress_folder: where live counters are written. None: nowhere.
@@ -74,6 +76,9 @@ class PromptSpec:
     chat_template_kwargs: Mapping[str, Any] | None = None
     on_error: Literal["null", "raise"] = "null"
     row_options: tuple[str, ...] = ()
+    preamble: str | None = None
+    thinking: bool | None = None
+    retries: int = 0
     dedupe: bool = True
     details: bool = False
     claim_gpus: bool = False
@@ -85,23 +90,6 @@ class PromptSpec:
         return details_type(self.format.dtype) if self.details else self.format.dtype
 
 
-def details_type(value: DataType) -> DataType:
-    """Return the struct that ``details=True`` gives for values of type ``value``."""
-    struct: DataType = DataType.struct(
-        {
-            "value": value,
-            "text": DataType.string(),
-            "finish_reason": DataType.string(),
-            "prompt_tokens": DataType.int64(),
-            "cached_tokens": DataType.int64(),
-            "completion_tokens": DataType.int64(),
-            "queue_seconds": DataType.float64(),
-            "error": DataType.string(),
-        }
-    )
-    return struct
-
-
 class _Batch(NamedTuple):
     """A batch on its way.
 
@@ -109,12 +97,14 @@ class _Batch(NamedTuple):
         name: the name of the series that it came as.
         rows: how many rows it has.
         refused: the outcomes of rows that were not given to the engine, by their place.
-        future: the outcomes of the others, in their order.
+        requests: the others, in their order.
+        future: their outcomes.
     """
 
     name: str
     rows: int
     refused: Mapping[int, Outcome]
+    requests: list[Request]
     future: Future[list[Outcome]]
 
 
@@ -132,6 +122,7 @@ class PromptActor:
         self._before = self._counted = EngineStats()
         self._progress: ProgressWriter | None = None
         self._invalid = 0
+        self._retried = 0
         self._failure: str | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
 
@@ -144,7 +135,12 @@ class PromptActor:
         """
         batch = self._submit(prompts, options)
         try:
-            return self._result(batch, batch.future.result())
+            outcomes = batch.future.result()
+            for attempt in range(1, self._spec.retries + 1):
+                again = self._to_be_asked_again(batch, outcomes, attempt)
+                answers = self._given_to_engine(list(again.values())).result()
+                outcomes = _replaced(outcomes, again, answers)
+            return self._result(batch, outcomes)
         except CancelledError:
             self._raise_failure()
             raise
@@ -155,10 +151,33 @@ class PromptActor:
         # If the query is cancelled, so is the future, and with it the rows.
         try:
             outcomes = await asyncio.wrap_future(batch.future)
+            for attempt in range(1, self._spec.retries + 1):
+                again = await asyncio.to_thread(self._to_be_asked_again, batch, outcomes, attempt)
+                future = await asyncio.to_thread(self._given_to_engine, list(again.values()))
+                answers = await asyncio.wrap_future(future)
+                outcomes = _replaced(outcomes, again, answers)
         except asyncio.CancelledError:
             self._raise_failure()
             raise
         return await asyncio.to_thread(self._result, batch, outcomes)
+
+    def _to_be_asked_again(self, batch: _Batch, outcomes: list[Outcome], attempt: int) -> dict[int, Request]:
+        """Return requests for the rows that were cut off or are invalid, by their place among the batch's requests."""
+        again: dict[int, Request] = {}
+        for i, (request, outcome) in enumerate(zip(batch.requests, outcomes, strict=True)):
+            error = self._parse(outcome).error
+            if error is None:
+                continue
+            sampling = request.sampling
+            if error.code == "truncated":
+                again[i] = replace(request, sampling=sampling.but({"max_tokens": sampling.max_tokens * 2**attempt}))
+            elif error.code == "invalid_output":
+                warm = {"seed": (sampling.seed or 0) + attempt, "temperature": max(sampling.temperature, 0.7)}
+                again[i] = replace(request, sampling=sampling.but(warm))
+        with self._lock:
+            self._retried += len(again)
+        increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
+        return again
 
     def _submit(self, prompts: Series, options: Sequence[Series]) -> _Batch:
         spec = self._spec
@@ -173,13 +192,15 @@ class PromptActor:
                 Request(
                     text,
                     system_message=spec.system_message,
+                    preamble=spec.preamble,
+                    thinking=spec.thinking,
                     sampling=sampling,
                     constraint=spec.format.constraint,
                     apply_chat_template=spec.apply_chat_template,
                     chat_template_kwargs=spec.chat_template_kwargs,
                 )
             )
-        return _Batch(prompts.name(), len(texts), refused, self._given_to_engine(requests))
+        return _Batch(prompts.name(), len(texts), refused, requests, self._given_to_engine(requests))
 
     def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
         self._raise_failure()
@@ -224,15 +245,19 @@ class PromptActor:
     def _result(self, batch: _Batch, answered: list[Outcome]) -> Series:
         rest = iter(answered)
         outcomes = [batch.refused.get(i) or next(rest) for i in range(batch.rows)]
+        spec = self._spec
         parsed = [self._parse(outcome) for outcome in outcomes]
+        values = value_array(parsed, spec.format.dtype)
         self._report(outcomes, parsed)
-        return self._series(outcomes, parsed).rename(batch.name)
+        if spec.details:
+            return result_series(outcomes, parsed, values, spec.dtype).rename(batch.name)
+        return Series.from_arrow(values, dtype=spec.dtype).rename(batch.name)
 
     def _opened(self) -> OfflineEngine:
         with self._lock:
             spec = self._spec
             if self._engine is None or self._engine.is_over:
-                _leave_quickly()
+                leave_quickly()
                 started = time.monotonic()
                 config = replace(spec.engine, model=resolve_model(spec.engine.model))
                 check_before_load(config, spec.format.constraint)
@@ -241,6 +266,15 @@ class PromptActor:
                     check_chat_template=spec.apply_chat_template,
                     claim_gpus=spec.claim_gpus and not _in_ray_actor(),
                 )
+                if spec.format.constraint is not None:
+                    self._engine.check_constraints(
+                        Request(
+                            None,
+                            apply_chat_template=spec.apply_chat_template,
+                            chat_template_kwargs=spec.chat_template_kwargs,
+                            thinking=spec.thinking,
+                        )
+                    )
                 self._engine.forget_answers()  # those of earlier queries
                 self._before = self._counted = self._engine.stats()
                 logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
@@ -286,25 +320,16 @@ class PromptActor:
         """
         stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
         stats.failed += self._invalid
+        stats.retried = self._retried
+        stats.rows -= self._retried
+        stats.done = max(0, stats.done - self._retried)
         return stats.as_dict()
 
-    def _series(self, outcomes: list[Outcome], parsed: list[Parsed]) -> Series:
-        spec = self._spec
-        values = pa.array([p.value for p in parsed], type=spec.format.dtype.to_arrow_dtype())
-        if not spec.details:
-            return Series.from_arrow(values, dtype=spec.dtype)
-        columns = {
-            "value": values,
-            "text": pa.array([o.text for o in outcomes], type=pa.large_string()),
-            "finish_reason": pa.array([o.finish_reason for o in outcomes], type=pa.large_string()),
-            "prompt_tokens": pa.array([o.prompt_tokens for o in outcomes], type=pa.int64()),
-            "cached_tokens": pa.array([o.cached_tokens for o in outcomes], type=pa.int64()),
-            "completion_tokens": pa.array([o.completion_tokens for o in outcomes], type=pa.int64()),
-            "queue_seconds": pa.array([o.queue_seconds for o in outcomes], type=pa.float64()),
-            "error": pa.array([str(p.error) if p.error else None for p in parsed], type=pa.large_string()),
-        }
-        struct = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-        return Series.from_arrow(struct, dtype=spec.dtype)
+
+def _replaced(outcomes: list[Outcome], again: Mapping[int, Request], answers: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with those of the rows that were asked again in place of their first ones."""
+    renewed = dict(zip(again, answers, strict=True))
+    return [renewed.get(i, outcome) for i, outcome in enumerate(outcomes)]
 
 
 def actor_expression(
@@ -352,23 +377,6 @@ def actor_expression(
         wrapped = daft.cls(gpus=spec.engine.gpus, name_override="prompt")(StreamingPrompt)
     expression: daft.Expression = wrapped(spec)(*columns)
     return expression
-
-
-def _leave_quickly() -> None:
-    """Let a UDF process of Daft's native runner end without tearing torch down.
-
-    Daft waits 5 seconds for it and then reports an error; torch and vLLM alone may take 3 of them. By then every batch
-    has been handed over. Registered before the engine is opened, so it runs after the engine's own exit function.
-    """
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name == "daft.execution.udf_worker":
-        atexit.register(_end_process)
-
-
-def _end_process() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def _in_ray_actor() -> bool:

@@ -9,11 +9,15 @@ from typing import Any, Literal
 import daft
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
+from daft_vllm.engine.backends import check_backend
+from daft_vllm.engine.config import reasoning_parser
 from daft_vllm.engine.devices import visible_gpus
-from daft_vllm.engine.preflight import check_model_folder
+from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
+from daft_vllm.engine.sizes import shortest_answer
 from daft_vllm.errors import OptionError
-from daft_vllm.model_configs import check_known_model
+from daft_vllm.model_configs import check_known_model, known_folder
 from daft_vllm.udf.actor import PromptSpec, actor_expression
+from daft_vllm.udf.describe import describe
 from daft_vllm.udf.return_format import ReturnFormat
 
 logger = logging.getLogger("daft_vllm")
@@ -41,6 +45,11 @@ _OWN_OPTIONS = (
     "on_error",
     "details",
     "stall_timeout",
+    "enforce",
+    "backend",
+    "describe_schema",
+    "thinking",
+    "retries",
 )
 _said: set[str] = set()
 
@@ -49,6 +58,11 @@ def prompt(
     messages: daft.Expression,
     return_format: Any = None,
     *,
+    enforce: Literal["strict", "validate"] = "strict",
+    backend: Literal["auto", "xgrammar", "guidance"] = "auto",
+    describe_schema: bool = True,
+    thinking: bool | None = None,
+    retries: int = 0,
     system_message: str | None = None,
     model: str = DEFAULT_MODEL,
     engine_args: Mapping[str, Any] | None = None,
@@ -76,9 +90,23 @@ def prompt(
 
     Args:
         messages: a string column; each string is one user message.
-        return_format: what each answer has to be; enforced while it is generated and validated after. None: text. A
-            Pydantic model or a JSON Schema (dict): a struct column. ``Literal["a", "b"]``, an ``Enum`` with string
-            values or a list of strings: one of them, in a string column.
+        return_format: what each answer has to be; enforced while it is generated and validated after. None or ``str``:
+            text. A type as Pydantic understands it (a model, a dataclass, a ``TypedDict``, a ``NamedTuple``,
+            ``list[int]``, ``bool``, ...), a JSON Schema (a dict, or the path of a ``.json`` file), a Daft or Arrow type
+            or schema: a column of the type that ``daft_vllm.udf.schema.column_type_and_json`` says.
+            ``Literal["a", "b"]``, an ``Enum`` with string values or a list of strings: one of them, in a string column.
+            ``Regex``, ``Grammar``: text. ``Json``: any JSON, as text. ``Tools``, or a list of functions: one call.
+        enforce: ``"strict"`` (default) refuses a schema of which a part can't be enforced during generation;
+            ``"validate"`` leaves that part to the validation after it, which makes an error value of what fails.
+        backend: the library that enforces: ``"xgrammar"``, ``"guidance"`` (llguidance), or ``"auto"`` (default):
+            xgrammar where it holds all of the format and leaves nothing out, else guidance where that does.
+        describe_schema: tell the model the fields, their kinds and descriptions, in the part of the prompt that all
+            rows share. Default True; only with the chat template.
+        thinking: True: the model thinks before it answers, and ``details`` has its ``reasoning``; needs vLLM's name of
+            the model's parser in ``engine_args={"reasoning_parser": "qwen3"}``, for example. False: it is told not to.
+            None (default): False with a ``return_format``, else as the model's chat template has it.
+        retries: ask again, up to so many times, for a row that was cut off (with twice the ``max_tokens`` each time) or
+            is invalid (with another seed, at a temperature of at least 0.7). Default 0.
         system_message: instructions put before every prompt.
         model: a folder with a model in Hugging Face format, a name on the hub, or ``"smollm2-135m"`` (the default),
             which the ``demo`` extra carries and which is converted once into the cache folder.
@@ -105,7 +133,8 @@ def prompt(
         on_error: ``"null"`` (default): a failed row is null. ``"raise"``: the query fails with ``RowError`` after the
             batch in which a row failed.
         details: True gives a struct: ``value``, ``text`` (what the model wrote), ``finish_reason``, ``prompt_tokens``,
-            ``cached_tokens``, ``completion_tokens``, ``queue_seconds``, ``error`` (code and reason, or null).
+            ``cached_tokens``, ``completion_tokens``, ``queue_seconds``, ``reasoning``, ``error`` (code and reason, or
+            null).
         stall_timeout: seconds without a step of vLLM's scheduler after which the engine is taken for dead.
         progress_folder: a folder in which each engine keeps its counters up to date, one JSON file each.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
@@ -126,6 +155,11 @@ def prompt(
     """
     if not isinstance(messages, daft.Expression):
         raise OptionError(f"messages is a column, such as col('question'), got {type(messages).__name__}.")
+    if enforce not in ("strict", "validate"):
+        raise OptionError(f"enforce is 'strict' or 'validate', got {enforce!r}.")
+    check_backend(backend)
+    if not isinstance(retries, int) or retries < 0:
+        raise OptionError(f"retries is a whole number of at least 0, got {retries!r}.")
     if on_error not in ("null", "raise"):
         raise OptionError(f"on_error is 'null' or 'raise', got {on_error!r}.")
     for name, value in (("max_concurrency", max_concurrency), ("batch_size", batch_size)):
@@ -143,22 +177,30 @@ def prompt(
         raise OptionError("system_message needs the chat template: write it into the prompts, or drop it.")
     check_known_model(model)
     check_model_folder(model)
+    form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
+    tokenizer_of = str((engine_args or {}).get("tokenizer") or known_folder(model))
+    if form.constraint is not None:
+        check_constraint(form.constraint, tokenizer_of)
     if gpus is None:
         gpus = _default_gpus()
     row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
+    engine = EngineConfig(
+        model=model,
+        engine_args=dict(engine_args or {}),
+        chat_template=chat_template,
+        truncate_prompt_tokens=truncate_prompt_tokens,
+        truncation_side=truncation_side,
+        gpus=gpus,
+        stall_timeout=stall_timeout,
+    )
     spec = PromptSpec(
-        engine=EngineConfig(
-            model=model,
-            engine_args=dict(engine_args or {}),
-            chat_template=chat_template,
-            truncate_prompt_tokens=truncate_prompt_tokens,
-            truncation_side=truncation_side,
-            gpus=gpus,
-            stall_timeout=stall_timeout,
-        ),
+        engine=engine,
         sampling=SamplingOptions.of(_of_every_row(options), also_known=_OWN_OPTIONS),
-        format=ReturnFormat.of(return_format),
+        format=form,
         system_message=system_message,
+        preamble=describe(form.constraint) if describe_schema and apply_chat_template and form.constraint else None,
+        thinking=_thinking(thinking, form, engine, apply_chat_template=apply_chat_template),
+        retries=retries,
         apply_chat_template=apply_chat_template,
         chat_template_kwargs=dict(chat_template_kwargs) if chat_template_kwargs else None,
         on_error=on_error,
@@ -168,6 +210,7 @@ def prompt(
         claim_gpus=True,
         progress_folder=progress_folder,
     )
+    _say_about_format(form, spec, tokenizer_of)
     return actor_expression(
         spec,
         [messages.cast(daft.DataType.string()), *row_options.values()],
@@ -175,6 +218,40 @@ def prompt(
         max_concurrency=max_concurrency,
         batch_size=batch_size,
     )
+
+
+def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str) -> None:
+    """Say once what a user would want to know of a format before hours of work: JSON text, and too few tokens."""
+    if form.json_text and (said := ", ".join(form.json_text)) not in _said:
+        _said.add(said)
+        logger.info("no column type holds these parts of the answer, which are JSON text: %s", said)
+    tokenizer = local_tokenizer(tokenizer_of)
+    shortest = shortest_answer(form.constraint) if form.constraint is not None and tokenizer is not None else None
+    if shortest is None or tokenizer is None or "max_tokens" in spec.row_options:
+        return
+    least = len(tokenizer(shortest, add_special_tokens=False)["input_ids"]) + 1  # the end of the text
+    if spec.sampling.max_tokens < least:
+        logger.warning(
+            "max_tokens=%d is too few: the shortest answer that satisfies return_format has about %d tokens, and every "
+            "row will be cut off. Try max_tokens=%d.",
+            spec.sampling.max_tokens,
+            least,
+            4 * least + 64,
+        )
+
+
+def _thinking(
+    asked: bool | None, form: ReturnFormat, engine: EngineConfig, *, apply_chat_template: bool
+) -> bool | None:
+    """Return what the engine is told about thinking."""
+    if asked and not reasoning_parser(engine):
+        raise OptionError(
+            "thinking=True needs to know where this model's thinking ends: pass vLLM's name of its parser, "
+            'engine_args={"reasoning_parser": "qwen3"} for example.'
+        )
+    if asked is None and form.constraint is not None and apply_chat_template:
+        return False  # else the constraint would hold the thinking
+    return asked
 
 
 def _auto_process(max_concurrency: int) -> bool:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import enum
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import jsonschema
+import pydantic_core
 from daft import DataType
 from jsonschema.exceptions import best_match
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from daft_vllm.engine import Constraint, ErrorValue
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.schema import column_type, to_column_value
+from daft_vllm.udf.daft_schema import daft_type_of, schema_of_daft_type
+from daft_vllm.udf.formats import Choice, Grammar, Json, Regex, Tools, is_tool
+from daft_vllm.udf.schema import column_type_and_json
+from daft_vllm.udf.type_schema import schema_of_type, type_adapter
+from daft_vllm.udf.values import to_column_value
 
 
 class Parsed(NamedTuple):
@@ -33,52 +40,70 @@ class ReturnFormat:
     Args:
         constraint: what vLLM holds the output to. None: free text.
         dtype: type of the value's column.
-        model: the Pydantic model that validates the output. None: ``constraint`` alone.
+        python_type: the type that validates the output. None: ``constraint`` alone.
+        json_text: JSON pointers of the parts that the column holds as JSON text.
     """
 
     constraint: Constraint | None
     dtype: DataType
-    model: type[BaseModel] | None = None
+    python_type: Any = None
+    json_text: list[str] = field(default_factory=list, compare=False)
 
     @classmethod
-    def of(cls, return_format: Any) -> ReturnFormat:
-        """Understand the ``return_format`` argument of ``prompt()``.
-
-        None: free text. A Pydantic model or a JSON Schema (a dict): a struct, or what
-        ``daft_vllm.udf.schema.column_type`` says. ``Literal["a", "b"]``, an ``Enum`` with string values or a list of
-        strings: one of them.
+    def of(
+        cls,
+        return_format: Any,
+        *,
+        enforce: Literal["strict", "validate"] = "strict",
+        backend: Literal["auto", "xgrammar", "guidance"] = "auto",
+    ) -> ReturnFormat:
+        """Understand the ``return_format`` argument of ``prompt()``; which are understood is said there.
 
         Raises:
             SchemaError: it is none of these, or cannot be used; the message says why and what to write instead.
         """
-        if return_format is None:
-            return cls(None, DataType.string())
-        if isinstance(return_format, type) and issubclass(return_format, BaseModel):
-            return cls._of_schema(return_format.model_json_schema(), return_format)
-        if isinstance(return_format, type) and issubclass(return_format, enum.Enum):
-            return cls._of_choices([member.value for member in return_format])
-        if get_origin(return_format) is Literal:
-            return cls._of_choices(get_args(return_format))
-        if isinstance(return_format, Mapping):
-            return cls._of_schema(return_format, None)
-        if isinstance(return_format, Sequence) and not isinstance(return_format, str):
-            return cls._of_choices(return_format)
-        raise SchemaError(
-            f"return_format={return_format!r} is not understood. Use a Pydantic model, a JSON Schema as a dict, "
-            'Literal["a", "b"], an Enum with string values, or a list of strings.'
-        )
+        form = cls._understood(return_format)
+        if form.constraint is None:
+            return form
+        return replace(form, constraint=replace(form.constraint, enforce=enforce, backend=backend))
 
     @classmethod
-    def _of_choices(cls, choices: Sequence[Any]) -> ReturnFormat:
-        wrong = [choice for choice in choices if not isinstance(choice, str)]
-        if wrong:
-            raise SchemaError(f"choices are strings, got {wrong[0]!r}: write {str(wrong[0])!r}, or use a JSON Schema.")
-        if not choices or "" in choices:
-            raise SchemaError("return_format needs at least one choice, and no choice may be empty.")
-        return cls(Constraint(choices=tuple(dict.fromkeys(choices))), DataType.string())
+    def _understood(cls, given: Any) -> ReturnFormat:
+        text = DataType.string()
+        if given is None or given is str:
+            return cls(None, text)
+        if isinstance(given, Regex):
+            return cls(Constraint(regex=given.pattern), text)
+        if isinstance(given, Grammar):
+            return cls(Constraint(grammar=given.text), text)
+        if isinstance(given, Json) or given is Json:
+            return cls._of_schema({})
+        if isinstance(given, Tools):
+            return cls._of_tools(given)
+        choices = _choices(given)
+        if choices is not None:
+            return cls(Constraint(choices=tuple(dict.fromkeys(choices.choices))), text)
+        if isinstance(given, Mapping):
+            return cls._of_schema(given)
+        if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
+            return cls._of_schema(_read(Path(given)))
+        if isinstance(given, Sequence) and not isinstance(given, str) and all(map(is_tool, given)):
+            return cls._of_tools(Tools(given))
+        dtype = daft_type_of(given)
+        if dtype is not None:
+            return cls(Constraint(json_schema=json.dumps(schema_of_daft_type(dtype))), dtype)
+        if isinstance(given, str | bytes | int | float | Sequence):
+            raise SchemaError(
+                f"return_format={given!r} is not understood. Use a Pydantic model or another type (list[int], a "
+                "dataclass, a TypedDict), a JSON Schema as a dict or a .json file, a Daft or Arrow type, "
+                'Literal["a", "b"], a list of strings, Regex, Grammar, Json or Tools.'
+            )
+        schema = schema_of_type(given)
+        dtype, json_text = column_type_and_json(schema)
+        return cls(Constraint(json_schema=json.dumps(schema, ensure_ascii=False)), dtype, given, json_text)
 
     @classmethod
-    def _of_schema(cls, schema: Mapping[str, Any], model: type[BaseModel] | None) -> ReturnFormat:
+    def _of_schema(cls, schema: Mapping[str, Any]) -> ReturnFormat:
         try:
             jsonschema.Draft202012Validator.check_schema(schema)
         except jsonschema.SchemaError as e:
@@ -87,7 +112,14 @@ class ReturnFormat:
             text = json.dumps(schema, ensure_ascii=False)
         except (TypeError, ValueError) as e:
             raise SchemaError(f"the schema holds something that is not JSON: {e}") from None
-        return cls(Constraint(json_schema=text), column_type(schema), model)
+        dtype, json_text = column_type_and_json(schema)
+        return cls(Constraint(json_schema=text), dtype, json_text=json_text)
+
+    @classmethod
+    def _of_tools(cls, tools: Tools) -> ReturnFormat:
+        form = cls._of_schema(tools.schema())
+        call = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
+        return replace(form, dtype=call, json_text=["/arguments"])
 
     def parse(self, text: str) -> Parsed:
         """Turn the model's text into a value of ``dtype``; an answer that doesn't satisfy the format is an error."""
@@ -95,30 +127,72 @@ class ReturnFormat:
         if constraint is None:
             return Parsed(text)
         if constraint.choices is not None:
-            if text in constraint.choices:
-                return Parsed(text)
-            return Parsed(None, ErrorValue("invalid_output", f"{text[:200]!r} is none of the choices"))
+            allowed = text in constraint.choices
+            return Parsed(text) if allowed else _invalid(f"{text[:200]!r} is none of the choices")
+        if constraint.regex is not None:
+            matches = re.fullmatch(constraint.regex, text) is not None
+            return Parsed(text) if matches else _invalid(f"the pattern doesn't match {text[:200]!r}")
+        if constraint.grammar is not None:
+            return Parsed(text)  # nobody but the backend can tell, and it wrote nothing else
         try:
-            if self.model is not None:
-                value = self.model.model_validate_json(text).model_dump(mode="json", by_alias=True)
+            if self.python_type is not None:
+                # Dumped at once: only then is a value in JSON's terms, with dates and decimals as texts.
+                value = self._adapter.dump_python(self._adapter.validate_json(text), mode="json", by_alias=True)
             else:
-                value = json.loads(text)
+                value = pydantic_core.from_json(text, allow_inf_nan=False)
                 wrong = best_match(_validator(constraint.json_schema or "true").iter_errors(value))
                 if wrong is not None:
-                    return Parsed(None, ErrorValue("invalid_output", f"{wrong.json_path}: {wrong.message}"))
+                    return _invalid(f"{wrong.json_path}: {wrong.message}")
+            return Parsed(to_column_value(value, self.dtype))
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             at = ".".join(map(str, first["loc"])) or "the whole"
-            return Parsed(None, ErrorValue("invalid_output", f"{at}: {first['msg']}"))
-        except ValueError as e:
-            return Parsed(None, ErrorValue("invalid_output", f"not JSON: {e}"))
-        try:
-            return Parsed(to_column_value(value, self.dtype))
-        except OverflowError as e:
-            return Parsed(None, ErrorValue("invalid_output", str(e)))
+            return _invalid(f"{at}: {first['msg']}")
+        except (ValueError, TypeError, ArithmeticError) as e:
+            return _invalid(str(e))
+
+    @functools.cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return type_adapter(self.python_type)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be made anew, and what doesn't pickle."""
+        return {name: value for name, value in self.__dict__.items() if name != "_adapter"}
+
+
+def _invalid(message: str) -> Parsed:
+    return Parsed(None, ErrorValue("invalid_output", message))
+
+
+def _choices(given: Any) -> Choice | None:
+    """Return the texts that a format lists, None if it does not: values that aren't texts are JSON."""
+    if isinstance(given, Choice):
+        return given
+    if isinstance(given, type) and issubclass(given, enum.Enum):
+        values: list[Any] = [member.value for member in given]
+        return Choice(values) if all(isinstance(value, str) for value in values) else None
+    if get_origin(given) is Literal:
+        values = list(get_args(given))
+        return Choice(values) if all(isinstance(value, str) for value in values) else None
+    is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    return Choice(given) if is_list and not (given and all(map(is_tool, given))) else None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        schema = json.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as e:
+        raise SchemaError(f"the JSON Schema {str(path)!r} can't be read: {e.strerror or e}.") from None
+    except ValueError as e:
+        raise SchemaError(f"{str(path)!r} is not JSON: {e}.") from None
+    if not isinstance(schema, Mapping):
+        raise SchemaError(f"{str(path)!r} holds no JSON Schema: an object is one, got {type(schema).__name__}.")
+    return schema
 
 
 @functools.lru_cache(maxsize=64)
-def _validator(schema: str) -> jsonschema.Draft202012Validator:
+def _validator(schema: str) -> Any:
     """Return the validator of a schema that was checked before; ``jsonschema.validate`` checks it with each value."""
-    return jsonschema.Draft202012Validator(json.loads(schema))
+    return jsonschema.Draft202012Validator(
+        json.loads(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )

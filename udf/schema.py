@@ -1,14 +1,15 @@
-"""From a JSON Schema to the type of a Daft column, and from the model's JSON text to a value of that type."""
+"""From a JSON Schema to the type of a Daft column."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from daft import DataType
 
 from daft_vllm.engine.references import resolve
+from daft_vllm.udf.type_schema import NAMES_HINT, TYPE_HINT
 
 Schema = Mapping[str, Any]
 
@@ -19,91 +20,137 @@ _SCALARS: dict[str, DataType] = {
     "boolean": DataType.bool(),
     "null": DataType.null(),
 }
+_FORMATS: dict[str, DataType] = {"date": DataType.date(), "date-time": DataType.timestamp("us", "UTC")}
+_HINTED: dict[str, DataType] = {
+    "timestamp": DataType.timestamp("us"),
+    "time": DataType.time("us"),
+    "duration": DataType.duration("us"),
+    "binary": DataType.binary(),
+}
 
 
 def column_type(schema: Schema) -> DataType:
-    """Return the Daft type of values that satisfy ``schema``.
+    """Return the Daft type of values that satisfy ``schema``. See ``column_type_and_json`` for which."""
+    return column_type_and_json(schema)[0]
 
-    Objects with ``properties`` become structs, arrays lists, scalars the like-named type (``integer`` is int64,
-    ``number`` float64). A type joined with ``null`` is that type: every Daft type takes nulls. What Daft has no type
-    for (objects with free keys, unions of unlike types, recursion, tuples) becomes a string that holds JSON.
+
+def column_type_and_json(schema: Schema) -> tuple[DataType, list[str]]:
+    """Return the Daft type of values that satisfy ``schema``, and the JSON pointers of the parts that stay JSON text.
+
+    ============================================  ==================================================================
+    JSON Schema                                   Daft
+    ============================================  ==================================================================
+    ``string``                                    string; ``format`` ``date``: date, ``date-time``: timestamp in UTC
+    ``integer``, ``number``, ``boolean``          int64, float64, bool
+    ``object`` with ``properties``                struct
+    ``object`` with ``additionalProperties``      map from string, if it is a schema with a type of its own
+    ``array`` with ``items``                      list; of ``minItems`` = ``maxItems`` too
+    ``array`` with ``prefixItems`` alone          struct of ``_0``, ``_1``, ... (of the names of a ``NamedTuple``)
+    a type or ``null``                            that type: every column takes nulls
+    ``integer`` or ``number``                     float64
+    anything else                                 string that holds JSON text
+    ============================================  ==================================================================
+
+    The rest: objects with free keys, unions of unlike types, what refers to itself, arrays of any items.
     """
-    return _type_of(schema, schema, ())
+    typing = _Typing(schema)
+    return typing.type_of(schema, "", ()), list(dict.fromkeys(typing.json_text))
 
 
-def _type_of(schema: Any, root: Schema, seen: tuple[str, ...]) -> DataType:
-    if not isinstance(schema, Mapping):
-        return DataType.string()  # true: any JSON
-    if "$ref" in schema:
-        reference = schema["$ref"]
-        if reference in seen:
-            return DataType.string()  # recursive: no Daft type is deep enough
-        return _type_of(resolve(reference, root), root, (*seen, reference))
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in schema:
-            return _union([_type_of(option, root, seen) for option in schema[keyword]])
-    if "allOf" in schema:
-        return _type_of(schema["allOf"][0], root, seen) if len(schema["allOf"]) == 1 else DataType.string()
-    if "const" in schema:
-        return _of_values([schema["const"]])
-    if "enum" in schema:
-        return _of_values(schema["enum"])
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return _union([_type_of({**schema, "type": one}, root, seen) for one in kind])
-    if kind == "object" and schema.get("properties") and not _is_open(schema):
-        fields = {name: _type_of(field, root, seen) for name, field in schema["properties"].items()}
-        struct: DataType = DataType.struct(fields)
-        return struct
-    if kind == "array" and "items" in schema and "prefixItems" not in schema:
-        items: DataType = DataType.list(_type_of(schema["items"], root, seen))
-        return items
-    return _SCALARS.get(str(kind), DataType.string())
+class _Typing:
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self.json_text: list[str] = []
+
+    def type_of(self, schema: Any, pointer: str, seen: tuple[str, ...]) -> DataType:
+        if not isinstance(schema, Mapping):
+            return self._json(pointer)  # true: any JSON
+        if TYPE_HINT in schema:
+            return hinted_type(schema[TYPE_HINT])
+        if "$ref" in schema:
+            reference = schema["$ref"]
+            if reference in seen:
+                return self._json(pointer)  # recursive: no Daft type is deep enough
+            return self.type_of(resolve(reference, self._root), pointer, (*seen, reference))
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                return self._union([(option, pointer) for option in schema[keyword]], pointer, seen)
+        if "allOf" in schema:
+            parts = schema["allOf"]
+            return self.type_of(parts[0], pointer, seen) if len(parts) == 1 else self._json(pointer)
+        if "const" in schema:
+            return self._of_values([schema["const"]], pointer)
+        if "enum" in schema:
+            return self._of_values(schema["enum"], pointer)
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return self._union([({**schema, "type": one}, pointer) for one in kind], pointer, seen)
+        if kind == "object":
+            return self._of_object(schema, pointer, seen)
+        if kind == "array":
+            return self._of_array(schema, pointer, seen)
+        if kind == "string" and schema.get("format") in _FORMATS:
+            return _FORMATS[schema["format"]]
+        return _SCALARS[str(kind)] if str(kind) in _SCALARS else self._json(pointer)
+
+    def _of_object(self, schema: Schema, pointer: str, seen: tuple[str, ...]) -> DataType:
+        others = schema.get("additionalProperties")
+        if schema.get("properties") and not isinstance(others, Mapping) and "patternProperties" not in schema:
+            fields = {
+                name: self.type_of(part, f"{pointer}/{name}", seen) for name, part in schema["properties"].items()
+            }
+            struct: DataType = DataType.struct(fields)
+            return struct
+        if not schema.get("properties"):
+            patterns = list(schema.get("patternProperties", {}).values())
+            values = patterns[0] if len(patterns) == 1 and others is False else others if not patterns else None
+            if isinstance(values, Mapping) and values:
+                mapping: DataType = DataType.map(DataType.string(), self.type_of(values, f"{pointer}/*", seen))
+                return mapping
+        return self._json(pointer)
+
+    def _of_array(self, schema: Schema, pointer: str, seen: tuple[str, ...]) -> DataType:
+        prefix, items = schema.get("prefixItems"), schema.get("items", None)
+        if prefix and (items is False or schema.get("maxItems") == len(prefix)):
+            names = schema.get(NAMES_HINT) or [f"_{i}" for i in range(len(prefix))]
+            pairs = zip(names, prefix, strict=True)
+            struct: DataType = DataType.struct({n: self.type_of(part, f"{pointer}/{n}", seen) for n, part in pairs})
+            return struct
+        if not prefix and isinstance(items, Mapping):
+            listed: DataType = DataType.list(self.type_of(items, f"{pointer}/*", seen))
+            return listed
+        return self._json(pointer)
+
+    def _union(self, options: list[tuple[Any, str]], pointer: str, seen: tuple[str, ...]) -> DataType:
+        """Return the one type that holds every option; a string of JSON if there is none."""
+        before = len(self.json_text)
+        distinct: list[DataType] = []
+        for schema, place in options:
+            option = self.type_of(schema, place, seen)
+            if option != DataType.null() and option not in distinct:
+                distinct.append(option)
+        if not distinct:
+            return DataType.null()
+        if len(distinct) == 1:
+            return distinct[0]
+        del self.json_text[before:]
+        if all(option in (DataType.int64(), DataType.float64()) for option in distinct):
+            return DataType.float64()
+        return self._json(pointer)
+
+    def _of_values(self, values: list[Any], pointer: str) -> DataType:
+        kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+        return self._union([({"type": kinds.get(type(value))}, pointer) for value in values], pointer, ())
+
+    def _json(self, pointer: str) -> DataType:
+        self.json_text.append(pointer or "/")
+        return DataType.string()
 
 
-def _is_open(schema: Schema) -> bool:
-    """Whether an object may hold keys beyond its properties, said by the schema outright."""
-    return isinstance(schema.get("additionalProperties"), Mapping) or "patternProperties" in schema
-
-
-def _union(options: list[DataType]) -> DataType:
-    """Return the one type that holds every option; a string of JSON if there is none."""
-    distinct: list[DataType] = []
-    for option in options:
-        if option != DataType.null() and option not in distinct:
-            distinct.append(option)
-    if not distinct:
-        return DataType.null()
-    if len(distinct) == 1:
-        return distinct[0]
-    if all(option in (DataType.int64(), DataType.float64()) for option in distinct):
-        return DataType.float64()
-    return DataType.string()
-
-
-def _of_values(values: list[Any]) -> DataType:
-    kinds = {bool: DataType.bool(), int: DataType.int64(), float: DataType.float64(), str: DataType.string()}
-    return _union([DataType.null() if value is None else kinds.get(type(value), DataType.string()) for value in values])
-
-
-def to_column_value(value: Any, dtype: DataType) -> Any:
-    """Shape a parsed JSON value for a column of ``dtype``; what the type can't hold becomes JSON text.
-
-    Raises:
-        OverflowError: an integer has more than 64 bits.
-    """
-    if value is None:
-        return None
-    if dtype.is_struct() and isinstance(value, Mapping):
-        return {name: to_column_value(value.get(name), field) for name, field in dtype.fields.items()}
-    if dtype.is_list() and isinstance(value, list):
-        return [to_column_value(item, dtype.dtype) for item in value]
-    if dtype == DataType.string() and not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if dtype == DataType.float64() and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if dtype == DataType.int64() and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if dtype == DataType.int64() and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise OverflowError(f"{str(value)[:40]} has more than 64 bits, which an integer column can't hold")
-    return value
+def hinted_type(hint: str) -> DataType:
+    """Return the type that a ``TYPE_HINT`` names."""
+    decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", hint)
+    if decimal:
+        exact: DataType = DataType.decimal128(int(decimal[1]), int(decimal[2]))
+        return exact
+    return _HINTED[hint]

@@ -12,30 +12,41 @@ if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
     from daft_vllm.udf import close_engines, prompt, shared_first
+    from daft_vllm.udf.formats import Choice, Grammar, Json, Regex, Tools
 
 _HOMES = {
+    "Choice": "daft_vllm.udf.formats",
     "Constraint": "daft_vllm.engine",
     "DaftVLLMError": "daft_vllm.errors",
     "EngineConfig": "daft_vllm.engine",
     "EngineStats": "daft_vllm.engine",
+    "Grammar": "daft_vllm.udf.formats",
+    "Json": "daft_vllm.udf.formats",
     "OfflineEngine": "daft_vllm.engine",
     "Outcome": "daft_vllm.engine",
+    "Regex": "daft_vllm.udf.formats",
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
+    "Tools": "daft_vllm.udf.formats",
     "close_engines": "daft_vllm.udf",
     "prompt": "daft_vllm.udf",
     "shared_first": "daft_vllm.udf",
 }
 
 __all__ = [
+    "Choice",
     "Constraint",
     "DaftVLLMError",
     "EngineConfig",
     "EngineStats",
+    "Grammar",
+    "Json",
     "OfflineEngine",
     "Outcome",
+    "Regex",
     "Request",
     "SamplingOptions",
+    "Tools",
     "close_engines",
     "prompt",
     "shared_first",

@@ -48,7 +48,7 @@ def test_the_guardian_is_a_plugin_of_vllm() -> None:
     from importlib.metadata import entry_points
 
     assert [e.value for e in entry_points(group="vllm.general_plugins", name="daft_vllm")] == [
-        "daft_vllm.engine.guardian:register"
+        "daft_vllm.engine.plugin:register"
     ]
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.grammars import acceptor
+from daft_vllm.engine import Constraint
+from daft_vllm.engine.backends import held
 from daft_vllm.engine.lowering import lower
-from daft_vllm.engine.patterns import pattern_within
 from daft_vllm.errors import SchemaError
 
-xgrammar = pytest.importorskip("xgrammar")
+pytest.importorskip("xgrammar")
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TREE = {
@@ -30,16 +32,11 @@ TREE = {
 }
 
 
-def accepts(schema: Any, value: Any) -> bool:
-    """Whether the grammar of the lowered schema accepts ``value``."""
-    from xgrammar.testing import _is_grammar_accept_string
-
-    lowered = lower(schema)
-    assert lowered.findings == []
-    assert lowered.schema is not None
-    grammar = xgrammar.Grammar.from_json_schema(json.dumps(lowered.schema), any_whitespace=True)
-    accepted: bool = _is_grammar_accept_string(grammar, json.dumps(value))
-    return accepted
+def accepts(schema: Any, value: Any, backend: Any = "auto") -> bool:
+    """Whether the grammar that holds ``schema`` accepts ``value``."""
+    one = held(Constraint(json_schema=json.dumps(schema), backend=backend))
+    assert one.left == ()
+    return acceptor(one)(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 # A schema of which xgrammar by itself drops a part, values that satisfy it, and values that don't.
@@ -102,6 +99,57 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{"x-1": "no"}, {"a": 1}],
     ),
     ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, [{"a": 1}, {"a": 1, "b": 2}, {}], [{"c": 1}]),
+    ({"type": "object", "properties": {"a": {"not": {"type": "null"}}}}, [{"a": 1}, {"a": []}], [{"a": None}]),
+    ({"type": "string", "not": {"enum": ["ab", "a"]}}, ["", "b", "abc", "aa"], ["ab", "a", 1]),
+    ({"type": ["string", "null"], "not": {"maxLength": 2}}, ["abc"], ["ab", None]),
+    (
+        {
+            "type": "object",
+            "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer"}},
+            "required": ["kind"],
+            "if": {"properties": {"kind": {"const": "a"}}},
+            "then": {"required": ["n"]},
+            "else": {"properties": {"n": False}},
+        },
+        [{"kind": "a", "n": 1}, {"kind": "b"}],
+        [{"kind": "a"}, {"kind": "b", "n": 1}],
+    ),
+    ({"oneOf": [{"type": "integer", "maximum": 5}, {"type": "integer", "minimum": 3}]}, [2, 6], [4]),
+    (
+        {
+            "oneOf": [
+                {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]},
+            ]
+        },
+        [{"a": 1}, {"b": 1}],
+        [{}, {"a": 1, "b": 1}],
+    ),
+    ({"type": "string", "maxLength": 4}, ["", "abcd", '"', "a\nb", "é😀"], ["abcde", 1]),
+    ({"type": "string", "pattern": 'say "', "maxLength": 8}, ['say "hi"'], ["say hi", 'say "hi" to']),
+    ({"type": "string", "pattern": "^a|b$"}, ["a", "ax", "xb"], ["x", "xa"]),
+    ({"type": "string", "pattern": "foo"}, ["foo", "a foo b"], ["fo"]),
+    ({"type": "string", "pattern": "^[a-z][a-z0-9-]*$", "maxLength": 5}, ["a", "ab-1"], ["", "abcdef", "1a"]),
+    ({"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 9}, [0.25, 8.75], [0.3, 10.0]),
+    ({"type": "string", "format": "date"}, ["2024-02-29", "1999-12-31"], ["2023-02-29", "2024-02-30", "2024-13-01"]),
+    ({"type": "string", "format": "email"}, ["a.b@c.org"], ["a@b", "@c.org", "a b@c.org"]),
+    ({"type": "array", "prefixItems": [{}, {}], "items": False, "minItems": 2}, [[1, "a"]], [[1], [1, 2, 3]]),
+    (
+        {"patternProperties": {"a": {"type": "integer"}, "b": {"maximum": 5}}, "type": "object"},
+        [{"a": 3}],
+        [{"ab": 9}, {"a": "x"}],
+    ),
+    (
+        {
+            "allOf": [{"properties": {"a": {}}}],
+            "properties": {"b": {}},
+            "unevaluatedProperties": False,
+            "type": "object",
+        },
+        [{"b": 1}, {}],
+        [{"c": 1}],
+    ),
+    ({"allOf": [{"properties": {"a": {}}, "type": "object"}, {"unevaluatedProperties": False}]}, [{}], [{"a": 1}]),
     (TREE, [{"value": 1, "children": [{"value": 2}]}], [{"value": 1, "children": [{"children": []}]}, {}]),
     ({"anyOf": [TREE["$defs"]["node"] | {"properties": {"value": {}}}, {"type": "null"}]}, [None, {"value": 1}], [1]),
 ]
@@ -125,9 +173,11 @@ def test_a_lowered_schema_says_all_that_the_schema_says(schema: Any, valid: list
             "/properties/a~1b",
             "multipleOf",
         ),
-        ({"type": "object", "properties": {"a": {"not": {"type": "null"}}}}, "/properties/a", "not"),
-        ({"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}}, "", "if"),
-        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "", "oneOf"),
+        ({"type": "object", "properties": {"a": {"type": "string", "not": {"pattern": "x"}}}}, "/properties/a", "not"),
+        ({"type": "string", "if": {"pattern": "x"}, "then": {"minLength": 3}}, "", "if"),
+        ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "array"}]}, "", "oneOf"),
+        ({"type": "string", "pattern": "(?=a)b"}, "", "pattern"),
+        ({"type": "string", "pattern": "(a)\\1"}, "", "pattern"),
         ({"type": "string", "pattern": "^a+b+$", "maxLength": 5}, "", "pattern"),
         ({"type": "string", "format": "iri"}, "", "format"),
         ({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b"}]}, "", "pattern"),
@@ -159,8 +209,41 @@ def test_references_that_lead_nowhere_are_errors(schema: Any) -> None:
         lower(schema)
 
 
-def test_a_pattern_is_held_to_a_length() -> None:
-    assert pattern_within("^[a-z]+$", 0, 12) == "^[a-z]{1,12}$"
-    assert pattern_within(r"^\d{3}$", 2, 5) == r"^\d{3}$"
-    assert pattern_within("^a+b$", 0, 5) is None
-    assert pattern_within("^[a-z]*$", 3, None) == "^[a-z]{3,}$"
+def test_auto_takes_the_library_that_leaves_nothing_out() -> None:
+    def backend(schema: Any, **options: Any) -> str:
+        return held(Constraint(json_schema=json.dumps(schema), **options)).backend
+
+    assert backend({"type": "string"}) == "xgrammar"
+    assert backend({"type": "string", "maxLength": 9}) == "guidance"  # xgrammar writes no quote beside a length
+    assert backend({"type": "string", "maxLength": 9}, backend="xgrammar") == "xgrammar"
+    assert backend({"type": "integer", "multipleOf": 7}) == "guidance"
+    with pytest.raises(SchemaError, match="/: multipleOf: "):
+        backend({"type": "integer", "multipleOf": 7}, backend="xgrammar")
+    unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    with pytest.raises(SchemaError, match='enforce="validate"'):
+        backend(unique)
+    one = held(Constraint(json_schema=json.dumps(unique), enforce="validate"))
+    assert [finding.keyword for finding in one.left] == ["uniqueItems"]
+
+
+@pytest.mark.parametrize("pattern", ["[A-Z]{2}-\\d+", "(yes|no)", "[^\\d]+", "a.b", "x{0,300}"])
+def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> None:
+    import re
+
+    accepts = acceptor(held(Constraint(regex=pattern)))
+    for text in ("AB-12", "yes", "no", "maybe", "a-b", 'a"b', "a\nb", "x" * 300, "x" * 301, "5", "Ü"):
+        assert not accepts(text) or re.fullmatch(pattern, text), text
+    assert any(accepts(text) for text in ("AB-12", "yes", "abc", "a-b", "xx"))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (Constraint(regex="(?<=a)b"), "assert"),
+        (Constraint(grammar="root ::= nowhere"), "can't build"),
+        (Constraint(grammar="start: ("), "can't build"),
+    ],
+)
+def test_a_constraint_that_cannot_be_built_is_refused(constraint: Constraint, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        held(constraint)

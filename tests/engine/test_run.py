@@ -251,9 +251,9 @@ def test_missing_chat_template_is_said(engine: OfflineEngine) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}}, "/properties/n: multipleOf: "),
+        ({"type": "object", "properties": {"n": {"type": "string", "format": "iri"}}}, "/properties/n: format: "),
         ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "/: uniqueItems: "),
-        ({"type": "string", "pattern": "(?<=a)b"}, "cannot compile"),
+        ({"type": "string", "pattern": "(?<=a)b"}, "/: pattern: "),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "contradict"),
     ],
 )

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from daft_vllm.engine.references import resolve
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.schema import column_type, to_column_value
+from daft_vllm.udf.schema import column_type
+from daft_vllm.udf.values import to_column_value
 
 TEXT, INT, FLOAT = DataType.string(), DataType.int64(), DataType.float64()
 
@@ -30,9 +31,14 @@ TEXT, INT, FLOAT = DataType.string(), DataType.int64(), DataType.float64()
         ({"enum": [1, 2]}, INT),
         ({"const": True}, DataType.bool()),
         ({"type": "array", "items": {"type": "number"}}, DataType.list(FLOAT)),
-        ({"type": "array", "prefixItems": [{"type": "number"}], "items": False}, TEXT),
+        ({"type": "array", "prefixItems": [{"type": "number"}, {}], "items": False},
+         DataType.struct({"_0": FLOAT, "_1": TEXT})),
+        ({"type": "array", "prefixItems": [{"type": "number"}]}, TEXT),
         ({"type": "object"}, TEXT),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, TEXT),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, DataType.map(TEXT, INT)),
+        ({"type": "object", "additionalProperties": True}, TEXT),
+        ({"type": "string", "format": "date"}, DataType.date()),
+        ({"type": "string", "format": "date-time"}, DataType.timestamp("us", "UTC")),
         ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "boolean"}}}, DataType.bool()),
         ({"type": "object", "properties": {"a": {}, "b": {"type": "null"}}},
          DataType.struct({"a": TEXT, "b": DataType.null()})),

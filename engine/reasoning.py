@@ -1,0 +1,60 @@
+"""The model's thinking, taken apart from its answer by vLLM's reasoning parsers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from daft_vllm.errors import OptionError
+
+
+class Split(NamedTuple):
+    """What a model thought, and what it answered. ``answer`` is None if the thinking never ended."""
+
+    reasoning: str
+    answer: str | None
+
+
+class ReasoningSplitter:
+    """Splits token ids where a model's thinking ends.
+
+    Args:
+        name: one of vLLM's reasoning parsers, ``"qwen3"`` for example.
+        tokenizer: the model's.
+        model_config: vLLM's.
+
+    Raises:
+        OptionError: vLLM has no such parser, or it doesn't go with the tokenizer.
+    """
+
+    def __init__(self, name: str, tokenizer: Any, model_config: Any) -> None:
+        from vllm.reasoning import ReasoningParserManager
+
+        self._tokenizer = tokenizer
+        self._arguments = {"model_config": model_config}
+        try:
+            self._class = ReasoningParserManager.get_reasoning_parser(name)
+            self._class(tokenizer, **self._arguments)
+        except (KeyError, RuntimeError, ValueError) as e:
+            known = ", ".join(ReasoningParserManager.list_registered())
+            raise OptionError(
+                f"reasoning_parser={name!r} can't be used with this model: {e}. vLLM's parsers: {known}."
+            ) from e
+
+    def split(self, token_ids: Sequence[int]) -> Split:
+        """Return the texts of both parts."""
+        parser = self._class(self._tokenizer, chat_template_kwargs={"enable_thinking": True}, **self._arguments)
+        ids = list(token_ids)
+        answer = list(parser.extract_content_ids(ids))
+        if not answer and not parser.is_reasoning_end(ids):
+            return Split(self._text(ids, parser), None)
+        reasoning = ids[: len(ids) - len(answer)]
+        return Split(
+            self._text(reasoning, parser), self._tokenizer.decode(answer, skip_special_tokens=True).lstrip("\n")
+        )
+
+    def _text(self, token_ids: list[int], parser: Any) -> str:
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        for mark in (parser.reasoning_start_str, parser.reasoning_end_str):
+            text = text.replace(mark, "") if mark else text
+        return text.strip()

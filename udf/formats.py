@@ -1,0 +1,148 @@
+"""Return formats that no Python type says: ``Regex``, ``Choice``, ``Grammar``, ``Json``, ``Tools``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from daft_vllm.errors import SchemaError
+from daft_vllm.udf.type_schema import schema_of_type
+
+
+@dataclass(frozen=True)
+class Regex:
+    """Answers that a regular expression matches from beginning to end, in a string column.
+
+    Args:
+        pattern: in Python's syntax, without lookaround, back references, word boundaries and flags.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except (re.error, TypeError) as e:
+            raise SchemaError(f"Regex({self.pattern!r}) is not a regular expression: {e}") from None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Answers that are one of a few texts, in a string column. The same as a plain list of strings.
+
+    Args:
+        choices: the answers allowed.
+    """
+
+    choices: Sequence[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(self.choices))
+        wrong = [choice for choice in self.choices if not isinstance(choice, str)]
+        if wrong:
+            raise SchemaError(f"choices are strings, got {wrong[0]!r}: write {str(wrong[0])!r}, or use a JSON Schema.")
+        if not self.choices or "" in self.choices:
+            raise SchemaError("return_format needs at least one choice, and no choice may be empty.")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Answers that a grammar derives, in a string column.
+
+    Args:
+        text: EBNF with the rule ``root ::= ...`` (xgrammar's, like llama.cpp's GBNF), or Lark with ``start: ...``.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise SchemaError('Grammar needs the text of a grammar, such as \'root ::= "yes" | "no"\'.')
+
+
+@dataclass(frozen=True)
+class Json:
+    """Any JSON value, as JSON text in a string column."""
+
+
+class Tools:
+    """One call of one of several functions: a struct of ``name`` and ``arguments`` (JSON text).
+
+    Args:
+        tools: functions with type hints, Pydantic models, or dicts in OpenAI's form,
+            ``{"type": "function", "function": {"name": ..., "description": ..., "parameters": {JSON Schema}}}``.
+
+    Raises:
+        SchemaError: one of them is none of these, or two have the same name.
+    """
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        self.tools = [_tool(one) for one in tools]
+        names = [tool["name"] for tool in self.tools]
+        twice = [name for name in names if names.count(name) > 1]
+        if not names or twice:
+            raise SchemaError(f"Tools needs functions of different names, got {names}.")
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a call."""
+        calls = []
+        definitions: dict[str, Any] = {}
+        for tool in self.tools:
+            parameters, own = _apart(tool["parameters"], f"{tool['name']}.")
+            definitions |= own
+            properties = {"name": {"const": tool["name"]}, "arguments": parameters}
+            call = {"type": "object", "properties": properties, "required": ["name", "arguments"]}
+            described = {"description": tool["description"]} if tool["description"] else {}
+            calls.append({**described, **call, "additionalProperties": False})
+        return {"anyOf": calls, **({"$defs": definitions} if definitions else {})}
+
+
+def _tool(given: Any) -> dict[str, Any]:
+    """Return name, description and parameters of one tool."""
+    if isinstance(given, Mapping):
+        said = given.get("function", given)
+        if isinstance(said, Mapping) and isinstance(said.get("name"), str):
+            nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+            return {
+                "name": said["name"],
+                "description": said.get("description") or "",
+                "parameters": said.get("parameters") or nothing,
+            }
+    elif isinstance(given, type) and issubclass(given, BaseModel):
+        return {"name": given.__name__, "description": given.__doc__ or "", "parameters": schema_of_type(given)}
+    elif isinstance(given, Callable) and not isinstance(given, type):  # type: ignore[arg-type]
+        schema = schema_of_type(given)
+        if schema.get("type") != "object":
+            raise SchemaError(f"the tool {given.__name__}() has parameters without names: give each one that isn't so.")
+        return {"name": given.__name__, "description": inspect.getdoc(given) or "", "parameters": schema}
+    raise SchemaError(
+        f"{given!r} is no tool. Use functions with type hints, Pydantic models, or dicts such as "
+        '{"type": "function", "function": {"name": "search", "parameters": {...}}}.'
+    )
+
+
+def is_tool(given: Any) -> bool:
+    """Whether an item of a list says that the list is one of tools."""
+    if isinstance(given, Mapping):
+        return "function" in given or "parameters" in given
+    return inspect.isfunction(given) or (isinstance(given, type) and issubclass(given, BaseModel))
+
+
+def _apart(schema: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
+    """Return a schema without its definitions, and those under names that begin with ``prefix``."""
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            found = {name: renamed(value) for name, value in part.items() if not (part is schema and name == "$defs")}
+            reference = part.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#/$defs/"):
+                found["$ref"] = f"#/$defs/{prefix}{reference.removeprefix('#/$defs/')}"
+            return found
+        return [renamed(one) for one in part] if isinstance(part, list) else part
+
+    return renamed(schema), {f"{prefix}{name}": renamed(one) for name, one in schema.get("$defs", {}).items()}

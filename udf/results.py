@@ -1,0 +1,57 @@
+"""From outcomes and parsed answers to a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from daft import DataType, Series
+
+from daft_vllm.engine import ErrorValue, Outcome
+from daft_vllm.udf.return_format import Parsed
+
+DETAILS: dict[str, tuple[DataType, Callable[[Outcome], Any]]] = {
+    "text": (DataType.string(), lambda outcome: outcome.text),
+    "reasoning": (DataType.string(), lambda outcome: outcome.reasoning),
+    "finish_reason": (DataType.string(), lambda outcome: outcome.finish_reason),
+    "prompt_tokens": (DataType.int64(), lambda outcome: outcome.prompt_tokens),
+    "cached_tokens": (DataType.int64(), lambda outcome: outcome.cached_tokens),
+    "completion_tokens": (DataType.int64(), lambda outcome: outcome.completion_tokens),
+    "queue_seconds": (DataType.float64(), lambda outcome: outcome.queue_seconds),
+}
+"""What ``details=True`` tells of an outcome beside the value: type and content of each field."""
+
+
+def details_type(value: DataType) -> DataType:
+    """Return the struct that ``details=True`` gives for values of type ``value``."""
+    fields = {"value": value, **{name: dtype for name, (dtype, _) in DETAILS.items()}, "error": DataType.string()}
+    struct: DataType = DataType.struct(fields)
+    return struct
+
+
+def value_array(parsed: list[Parsed], dtype: DataType) -> pa.Array:
+    """Return the values as Arrow has them. A value that its type doesn't take becomes an error in ``parsed``.
+
+    Validated values fit; one that a serializer of the user's own made may not.
+    """
+    arrow_type = dtype.to_arrow_dtype()
+    try:
+        return pa.array([one.value for one in parsed], type=arrow_type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for i, one in enumerate(parsed):
+            try:
+                pa.array([one.value], type=arrow_type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+                parsed[i] = Parsed(None, ErrorValue("invalid_output", f"the column can't hold the value: {e}"))
+        return pa.array([one.value for one in parsed], type=arrow_type)
+
+
+def result_series(outcomes: Sequence[Outcome], parsed: Sequence[Parsed], values: Any, dtype: DataType) -> Series:
+    """Return the column with details: ``dtype`` is that of ``details_type``."""
+    columns = {"value": values}
+    for name, (field, content) in DETAILS.items():
+        columns[name] = pa.array([content(outcome) for outcome in outcomes], type=field.to_arrow_dtype())
+    columns["error"] = pa.array([str(one.error) if one.error else None for one in parsed], type=pa.large_string())
+    struct = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+    return Series.from_arrow(struct, dtype=dtype)

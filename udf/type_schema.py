@@ -1,0 +1,94 @@
+"""From a Python type to a JSON Schema that a model can fill in and a Daft column can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from daft_vllm.engine.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN, url_pattern
+from daft_vllm.errors import SchemaError
+
+TYPE_HINT = "x-daft-type"
+"""A keyword beside the others: the column's type, where they alone don't say it."""
+NAMES_HINT = "x-daft-names"
+"""The names of a tuple's fields."""
+_WIDEST_DECIMAL = (38, 9)
+"""Digits in all and behind the point of a ``Decimal`` without bounds. 38 is the most that Arrow's decimal128 holds."""
+_TIME_OF_DURATION = "([0-9]{1,2}H([0-9]{1,2}M)?([0-9]{1,2}S)?|[0-9]{1,2}M([0-9]{1,2}S)?|[0-9]{1,2}S)"
+_DURATION_PATTERN = f"^P([0-9]{{1,6}}D(T{_TIME_OF_DURATION})?|T{_TIME_OF_DURATION})$"
+
+
+class ColumnSchema(GenerateJsonSchema):
+    """Pydantic's generator, except for types whose JSON Schema a grammar can't hold or says less than the type does."""
+
+    def decimal_schema(self, schema: Any) -> JsonSchemaValue:
+        """A string of at most so many digits, since a JSON number isn't exact."""
+        digits, places = _WIDEST_DECIMAL
+        if schema.get("max_digits") is not None:
+            digits, places = schema["max_digits"], min(places, schema["max_digits"])
+        places = schema["decimal_places"] if schema.get("decimal_places") is not None else places
+        if digits > _WIDEST_DECIMAL[0]:
+            raise SchemaError(f"a decimal column holds {_WIDEST_DECIMAL[0]} digits, max_digits={digits} are more.")
+        whole = digits - places
+        sign = "" if min(map(float, (schema.get("ge", -1), schema.get("gt", -1)))) >= 0 else "-?"
+        before = f"(0|[1-9][0-9]{{0,{whole - 1}}})" if whole > 0 else "0"
+        after = f"(\\.[0-9]{{1,{places}}})?" if places else ""
+        return {
+            "type": "string",
+            "pattern": f"^{sign}{before}{after}$",
+            TYPE_HINT: f"decimal({digits},{places})",
+        }
+
+    def datetime_schema(self, schema: Any) -> JsonSchemaValue:
+        """With an offset only where the type demands one."""
+        if schema.get("tz_constraint") not in (None, "naive"):
+            return {"type": "string", "format": "date-time"}
+        return {"type": "string", "pattern": LOCAL_DATE_TIME_PATTERN, TYPE_HINT: "timestamp"}
+
+    def time_schema(self, schema: Any) -> JsonSchemaValue:
+        """Without an offset, which a column of times doesn't hold."""
+        return {"type": "string", "pattern": CLOCK_PATTERN, TYPE_HINT: "time"}
+
+    def timedelta_schema(self, schema: Any) -> JsonSchemaValue:
+        """Days and smaller: months have no fixed length."""
+        return {"type": "string", "pattern": _DURATION_PATTERN, TYPE_HINT: "duration"}
+
+    def bytes_schema(self, schema: Any) -> JsonSchemaValue:
+        """Text, of which the column holds the UTF-8 bytes."""
+        said = super().bytes_schema(schema)
+        return {**{name: value for name, value in said.items() if name != "format"}, TYPE_HINT: "binary"}
+
+    def url_schema(self, schema: Any) -> JsonSchemaValue:
+        """With a host name; ``http`` and ``https`` unless the type names schemes."""
+        return {"type": "string", "pattern": url_pattern(list(schema.get("allowed_schemes") or ("http", "https")))}
+
+    def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
+        """With the names of its fields, which JSON has no place for: it is an array."""
+        return {**super().named_tuple_schema(schema), NAMES_HINT: [field["name"] for field in schema["fields"]]}
+
+
+def type_adapter(python_type: Any) -> TypeAdapter[Any]:
+    """Return what validates values of a type.
+
+    Raises:
+        SchemaError: Pydantic doesn't understand the type.
+    """
+    try:
+        return TypeAdapter(python_type)
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as e:
+        raise SchemaError(f"return_format={python_type!r} is not understood: {str(e).splitlines()[0]}") from e
+
+
+def schema_of_type(python_type: Any) -> dict[str, Any]:
+    """Return the JSON Schema of what ``type_adapter`` validates.
+
+    Raises:
+        SchemaError: the type has no JSON Schema.
+    """
+    try:
+        return type_adapter(python_type).json_schema(schema_generator=ColumnSchema)
+    except PydanticUserError as e:
+        raise SchemaError(f"return_format={python_type!r} has no JSON Schema: {str(e).splitlines()[0]}") from e
