@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import jsonschema
 import typer
 
 from benchmarks.grammars import Fitted, acceptor, texts_of
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.backends import held
 from daft_vllm.errors import SchemaError
+from daft_vllm.udf.validation import validator_of
 
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
@@ -68,11 +68,6 @@ def read_cases(folder: Path) -> Iterator[Case]:
             yield Case(name, group["schema"], [test["data"] for test in group["tests"]])
 
 
-def validator(schema: Any) -> Any:
-    """Return what says whether a value satisfies a schema, formats among it."""
-    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-
-
 def judge(case: Case) -> None:
     """Fill in what the case's grammar does with its instances."""
     try:
@@ -82,7 +77,7 @@ def judge(case: Case) -> None:
         return
     case.backend = one.backend
     accepts = acceptor(one)
-    check = validator(case.schema)
+    check = validator_of(case.schema)
     for instance in case.instances:
         try:
             is_valid = check.is_valid(instance)

@@ -6,12 +6,13 @@ import json
 
 import typer
 
-from benchmarks.conformance import Case, validator
+from benchmarks.conformance import Case
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.validation import validator_of
 
 CHUNK = 256
 """Rows at once: schemas of all kinds are mixed, so that constraints that leak into each other would show."""
@@ -60,7 +61,7 @@ def _count(case: Case, form: ReturnFormat | None, text: str | None, error: str |
             case.violations.append(error)
         return
     value = json.loads(text or "")
-    wrong = [problem.message for problem in validator(case.schema).iter_errors(value)]
+    wrong = [problem.message for problem in validator_of(case.schema).iter_errors(value)]
     parsed = form.parse(text or "") if form is not None else None
     if parsed is not None and parsed.error is not None:
         # An error value, not a value: but one that the grammar should have made impossible.

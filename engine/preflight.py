@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,19 @@ from daft_vllm.engine.request import Constraint
 from daft_vllm.errors import ModelError, SchemaError
 
 
-def check_before_load(config: EngineConfig, constraint: Constraint | None) -> None:
+def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -> None:
     """Raise what a load of minutes would only end in.
 
     Raises:
         MissingPackageError: vLLM is not installed.
         OptionError: the installed vLLM does not know an engine argument.
         ModelError: the model is a folder that isn't there, or isn't a model's.
-        SchemaError: the backend can't enforce the constraint with this model's tokenizer.
+        SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
     require_vllm()
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
-    if constraint is not None:
+    for constraint in constraints:
         check_constraint(constraint, str(config.engine_args.get("tokenizer") or config.model))
 
 

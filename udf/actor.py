@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import daft
@@ -20,7 +20,7 @@ from daft.udf.metrics import increment_counter
 from daft_vllm.engine import EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.preflight import check_before_load
 from daft_vllm.engine.request import count_by_code
-from daft_vllm.errors import EngineClosedError, OptionError, RowError
+from daft_vllm.errors import EngineClosedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.engines import shared_engine
 from daft_vllm.udf.exit import leave_quickly
@@ -60,7 +60,8 @@ class PromptSpec:
         on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
         row_options: names of the sampling options that come with each row.
         dedupe: compute identical rows once.
-        preamble: said before every prompt, see ``daft_vllm.engine.Request``.
+        preambles: said before the prompts, see ``daft_vllm.engine.Request``; by the name of the row's format, which is
+            None where all rows have the same.
         thinking: see ``daft_vllm.engine.Request``.
         retries: how often a row is asked again that was cut off or is invalid.
         details: whether the column holds a struct with the value, or the value alone.
@@ -76,7 +77,7 @@ class PromptSpec:
     chat_template_kwargs: Mapping[str, Any] | None = None
     on_error: Literal["null", "raise"] = "null"
     row_options: tuple[str, ...] = ()
-    preamble: str | None = None
+    preambles: Mapping[str | None, str | None] = field(default_factory=dict)
     thinking: bool | None = None
     retries: int = 0
     dedupe: bool = True
@@ -97,14 +98,16 @@ class _Batch(NamedTuple):
         name: the name of the series that it came as.
         rows: how many rows it has.
         refused: the outcomes of rows that were not given to the engine, by their place.
-        requests: the others, in their order.
-        future: their outcomes.
+        names: the names of the rows' formats; None where all have the same.
+        requests: the rows that were given to the engine, by their place.
+        future: their outcomes, in that order.
     """
 
     name: str
     rows: int
     refused: Mapping[int, Outcome]
-    requests: list[Request]
+    names: list[str | None]
+    requests: Mapping[int, Request]
     future: Future[list[Outcome]]
 
 
@@ -123,6 +126,7 @@ class PromptActor:
         self._progress: ProgressWriter | None = None
         self._invalid = 0
         self._retried = 0
+        self._failed_before = 0
         self._failure: str | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
 
@@ -131,15 +135,16 @@ class PromptActor:
 
         Args:
             prompts: the prompts.
-            options: the spec's ``row_options``, each a series of the same length; null: the option's default.
+            options: the spec's ``row_options``, each a series of the same length; null: the option's default. Behind
+                them the names of the rows' formats, where each has its own.
         """
         batch = self._submit(prompts, options)
         try:
-            outcomes = batch.future.result()
+            outcomes = _placed(batch, batch.future.result())
             for attempt in range(1, self._spec.retries + 1):
                 again = self._to_be_asked_again(batch, outcomes, attempt)
                 answers = self._given_to_engine(list(again.values())).result()
-                outcomes = _replaced(outcomes, again, answers)
+                outcomes |= dict(zip(again, answers, strict=True))
             return self._result(batch, outcomes)
         except CancelledError:
             self._raise_failure()
@@ -150,22 +155,23 @@ class PromptActor:
         batch = await asyncio.to_thread(self._submit, prompts, options)
         # If the query is cancelled, so is the future, and with it the rows.
         try:
-            outcomes = await asyncio.wrap_future(batch.future)
+            answers = await asyncio.wrap_future(batch.future)
+            outcomes = _placed(batch, answers)
             for attempt in range(1, self._spec.retries + 1):
                 again = await asyncio.to_thread(self._to_be_asked_again, batch, outcomes, attempt)
                 future = await asyncio.to_thread(self._given_to_engine, list(again.values()))
                 answers = await asyncio.wrap_future(future)
-                outcomes = _replaced(outcomes, again, answers)
+                outcomes |= dict(zip(again, answers, strict=True))
         except asyncio.CancelledError:
             self._raise_failure()
             raise
         return await asyncio.to_thread(self._result, batch, outcomes)
 
-    def _to_be_asked_again(self, batch: _Batch, outcomes: list[Outcome], attempt: int) -> dict[int, Request]:
-        """Return requests for the rows that were cut off or are invalid, by their place among the batch's requests."""
+    def _to_be_asked_again(self, batch: _Batch, outcomes: Mapping[int, Outcome], attempt: int) -> dict[int, Request]:
+        """Return requests for the rows that were cut off or are invalid, by their place."""
         again: dict[int, Request] = {}
-        for i, (request, outcome) in enumerate(zip(batch.requests, outcomes, strict=True)):
-            error = self._parse(outcome).error
+        for i, request in batch.requests.items():
+            error = self._parse(batch.names[i], outcomes[i]).error
             if error is None:
                 continue
             sampling = request.sampling
@@ -176,31 +182,39 @@ class PromptActor:
                 again[i] = replace(request, sampling=sampling.but(warm))
         with self._lock:
             self._retried += len(again)
+            self._failed_before += sum(outcomes[i].error is not None for i in again)
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
         return again
 
     def _submit(self, prompts: Series, options: Sequence[Series]) -> _Batch:
         spec = self._spec
         texts = prompts.to_pylist()
+        names: list[str | None] = [None] * len(texts)
+        if spec.format.forms:
+            *options, last = options
+            names = last.to_pylist()
         refused: dict[int, Outcome] = {}
-        requests: list[Request] = []
+        requests: dict[int, Request] = {}
         for i, (text, sampling) in enumerate(zip(texts, self._sampling(len(texts), options), strict=True)):
-            if isinstance(sampling, OptionError):
-                refused[i] = Outcome.failed("invalid_request", str(sampling))
+            try:
+                if isinstance(sampling, OptionError):
+                    raise sampling
+                constraint = spec.format.of_row(names[i]).constraint
+            except (OptionError, SchemaError) as e:
+                refused[i] = Outcome.failed("invalid_request", str(e))
                 continue
-            requests.append(
-                Request(
-                    text,
-                    system_message=spec.system_message,
-                    preamble=spec.preamble,
-                    thinking=spec.thinking,
-                    sampling=sampling,
-                    constraint=spec.format.constraint,
-                    apply_chat_template=spec.apply_chat_template,
-                    chat_template_kwargs=spec.chat_template_kwargs,
-                )
+            requests[i] = Request(
+                text,
+                system_message=spec.system_message,
+                preamble=spec.preambles.get(names[i]),
+                thinking=spec.thinking,
+                sampling=sampling,
+                constraint=constraint,
+                apply_chat_template=spec.apply_chat_template,
+                chat_template_kwargs=spec.chat_template_kwargs,
             )
-        return _Batch(prompts.name(), len(texts), refused, requests, self._given_to_engine(requests))
+        future = self._given_to_engine(list(requests.values()))
+        return _Batch(prompts.name(), len(texts), refused, names, requests, future)
 
     def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
         self._raise_failure()
@@ -242,11 +256,10 @@ class PromptActor:
                     seen[values] = e
             yield seen[values]
 
-    def _result(self, batch: _Batch, answered: list[Outcome]) -> Series:
-        rest = iter(answered)
-        outcomes = [batch.refused.get(i) or next(rest) for i in range(batch.rows)]
+    def _result(self, batch: _Batch, answered: Mapping[int, Outcome]) -> Series:
         spec = self._spec
-        parsed = [self._parse(outcome) for outcome in outcomes]
+        outcomes = [answered[i] for i in range(batch.rows)]
+        parsed = [self._parse(name, outcome) for name, outcome in zip(batch.names, outcomes, strict=True)]
         values = value_array(parsed, spec.format.dtype)
         self._report(outcomes, parsed)
         if spec.details:
@@ -260,13 +273,13 @@ class PromptActor:
                 leave_quickly()
                 started = time.monotonic()
                 config = replace(spec.engine, model=resolve_model(spec.engine.model))
-                check_before_load(config, spec.format.constraint)
+                check_before_load(config, spec.format.constraints)
                 self._engine = shared_engine(
                     config,
                     check_chat_template=spec.apply_chat_template,
                     claim_gpus=spec.claim_gpus and not _in_ray_actor(),
                 )
-                if spec.format.constraint is not None:
+                if spec.format.constraints:
                     self._engine.check_constraints(
                         Request(
                             None,
@@ -282,10 +295,10 @@ class PromptActor:
                     self._progress = ProgressWriter(spec.progress_folder, self._counters)
             return self._engine
 
-    def _parse(self, outcome: Outcome) -> Parsed:
+    def _parse(self, name: str | None, outcome: Outcome) -> Parsed:
         if outcome.error is not None or outcome.text is None:
             return Parsed(None, outcome.error)
-        return self._spec.format.parse(outcome.text)
+        return self._spec.format.parse_row(name, outcome.text)
 
     def _report(self, outcomes: list[Outcome], parsed: list[Parsed]) -> None:
         """Count the batch into Daft's metrics, and say or raise what failed in it."""
@@ -319,17 +332,16 @@ class PromptActor:
         that don't satisfy their format are among the failed rows.
         """
         stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
-        stats.failed += self._invalid
+        stats.failed += self._invalid - self._failed_before
         stats.retried = self._retried
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)
         return stats.as_dict()
 
 
-def _replaced(outcomes: list[Outcome], again: Mapping[int, Request], answers: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes with those of the rows that were asked again in place of their first ones."""
-    renewed = dict(zip(again, answers, strict=True))
-    return [renewed.get(i, outcome) for i, outcome in enumerate(outcomes)]
+def _placed(batch: _Batch, answers: Sequence[Outcome]) -> dict[int, Outcome]:
+    """Return the outcomes of all rows of a batch by their place."""
+    return {**batch.refused, **dict(zip(batch.requests, answers, strict=True))}
 
 
 def actor_expression(
@@ -347,7 +359,7 @@ def actor_expression(
 
     Args:
         spec: what the actors do.
-        columns: the prompts, then the spec's ``row_options``.
+        columns: the prompts, then the spec's ``row_options``, then the names of formats where rows have their own.
         use_process: see ``prompt``.
         max_concurrency: see ``prompt``.
         batch_size: see ``prompt``.

@@ -1,4 +1,4 @@
-"""Return formats that no Python type says: ``Regex``, ``Choice``, ``Grammar``, ``Json``, ``Tools``."""
+"""Return formats that no Python type says: ``Regex``, ``Choice``, ``Grammar``, ``Json``, ``Tools``, ``PerRow``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import daft
 from pydantic import BaseModel
 
 from daft_vllm.errors import SchemaError
@@ -100,6 +101,21 @@ class Tools:
             described = {"description": tool["description"]} if tool["description"] else {}
             calls.append({**described, **call, "additionalProperties": False})
         return {"anyOf": calls, **({"$defs": definitions} if definitions else {})}
+
+
+class PerRow:
+    """Another format for each row, by names in a column: a struct of one field per format, all but one of them null.
+
+    Args:
+        column: a string column of names.
+        formats: what ``return_format`` takes, by name. A row without one of these names is an error value.
+    """
+
+    def __init__(self, column: daft.Expression, formats: Mapping[str, Any]) -> None:
+        if not isinstance(column, daft.Expression) or not formats or not all(isinstance(name, str) for name in formats):
+            raise SchemaError('PerRow takes a column and formats by name: PerRow(col("kind"), {"invoice": Invoice}).')
+        self.column = column
+        self.formats = dict(formats)
 
 
 def _tool(given: Any) -> dict[str, Any]:

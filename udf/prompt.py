@@ -18,6 +18,7 @@ from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import check_known_model, known_folder
 from daft_vllm.udf.actor import PromptSpec, actor_expression
 from daft_vllm.udf.describe import describe
+from daft_vllm.udf.formats import PerRow
 from daft_vllm.udf.return_format import ReturnFormat
 
 logger = logging.getLogger("daft_vllm")
@@ -96,6 +97,7 @@ def prompt(
             or schema: a column of the type that ``daft_vllm.udf.schema.column_type_and_json`` says.
             ``Literal["a", "b"]``, an ``Enum`` with string values or a list of strings: one of them, in a string column.
             ``Regex``, ``Grammar``: text. ``Json``: any JSON, as text. ``Tools``, or a list of functions: one call.
+            ``PerRow``: another one for each row.
         enforce: ``"strict"`` (default) refuses a schema of which a part can't be enforced during generation;
             ``"validate"`` leaves that part to the validation after it, which makes an error value of what fails.
         backend: the library that enforces: ``"xgrammar"``, ``"guidance"`` (llguidance), or ``"auto"`` (default):
@@ -179,8 +181,8 @@ def prompt(
     check_model_folder(model)
     form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
     tokenizer_of = str((engine_args or {}).get("tokenizer") or known_folder(model))
-    if form.constraint is not None:
-        check_constraint(form.constraint, tokenizer_of)
+    for constraint in form.constraints:
+        check_constraint(constraint, tokenizer_of)
     if gpus is None:
         gpus = _default_gpus()
     row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
@@ -198,7 +200,7 @@ def prompt(
         sampling=SamplingOptions.of(_of_every_row(options), also_known=_OWN_OPTIONS),
         format=form,
         system_message=system_message,
-        preamble=describe(form.constraint) if describe_schema and apply_chat_template and form.constraint else None,
+        preambles=_preambles(form) if describe_schema and apply_chat_template else {},
         thinking=_thinking(thinking, form, engine, apply_chat_template=apply_chat_template),
         retries=retries,
         apply_chat_template=apply_chat_template,
@@ -211,9 +213,10 @@ def prompt(
         progress_folder=progress_folder,
     )
     _say_about_format(form, spec, tokenizer_of)
+    names = [return_format.column.cast(daft.DataType.string())] if isinstance(return_format, PerRow) else []
     return actor_expression(
         spec,
-        [messages.cast(daft.DataType.string()), *row_options.values()],
+        [messages.cast(daft.DataType.string()), *row_options.values(), *names],
         use_process=use_process,
         max_concurrency=max_concurrency,
         batch_size=batch_size,
@@ -226,18 +229,26 @@ def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str) -
         _said.add(said)
         logger.info("no column type holds these parts of the answer, which are JSON text: %s", said)
     tokenizer = local_tokenizer(tokenizer_of)
-    shortest = shortest_answer(form.constraint) if form.constraint is not None and tokenizer is not None else None
-    if shortest is None or tokenizer is None or "max_tokens" in spec.row_options:
+    if tokenizer is None or "max_tokens" in spec.row_options:
         return
-    least = len(tokenizer(shortest, add_special_tokens=False)["input_ids"]) + 1  # the end of the text
+    shortest = [text for text in map(shortest_answer, form.constraints) if text]
+    # And one for the end of the text.
+    least = max((len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1 for text in shortest), default=0)
     if spec.sampling.max_tokens < least:
         logger.warning(
-            "max_tokens=%d is too few: the shortest answer that satisfies return_format has about %d tokens, and every "
-            "row will be cut off. Try max_tokens=%d.",
+            "max_tokens=%d is too few: the shortest answer that satisfies return_format has about %d tokens, and rows "
+            "will be cut off. Try max_tokens=%d.",
             spec.sampling.max_tokens,
             least,
             4 * least + 64,
         )
+
+
+def _preambles(form: ReturnFormat) -> dict[str | None, str | None]:
+    """Return what the model is told of each format, by its name."""
+    if form.constraint is not None:
+        return {None: describe(form.constraint)}
+    return {name: describe(one.constraint) for name, one in form.forms.items() if one.constraint is not None}
 
 
 def _thinking(
@@ -249,7 +260,7 @@ def _thinking(
             "thinking=True needs to know where this model's thinking ends: pass vLLM's name of its parser, "
             'engine_args={"reasoning_parser": "qwen3"} for example.'
         )
-    if asked is None and form.constraint is not None and apply_chat_template:
+    if asked is None and form.constraints and apply_chat_template:
         return False  # else the constraint would hold the thinking
     return asked
 

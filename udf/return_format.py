@@ -20,9 +20,10 @@ from pydantic import TypeAdapter, ValidationError
 from daft_vllm.engine import Constraint, ErrorValue
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.daft_schema import daft_type_of, schema_of_daft_type
-from daft_vllm.udf.formats import Choice, Grammar, Json, Regex, Tools, is_tool
+from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
 from daft_vllm.udf.schema import column_type_and_json
 from daft_vllm.udf.type_schema import schema_of_type, type_adapter
+from daft_vllm.udf.validation import validator_of
 from daft_vllm.udf.values import to_column_value
 
 
@@ -42,12 +43,14 @@ class ReturnFormat:
         dtype: type of the value's column.
         python_type: the type that validates the output. None: ``constraint`` alone.
         json_text: JSON pointers of the parts that the column holds as JSON text.
+        forms: the formats by name, where each row has its own. ``constraint`` is None then, ``dtype`` a struct of them.
     """
 
     constraint: Constraint | None
     dtype: DataType
     python_type: Any = None
     json_text: list[str] = field(default_factory=list, compare=False)
+    forms: Mapping[str, ReturnFormat] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -62,6 +65,11 @@ class ReturnFormat:
         Raises:
             SchemaError: it is none of these, or cannot be used; the message says why and what to write instead.
         """
+        if isinstance(return_format, PerRow):
+            forms = {n: cls.of(f, enforce=enforce, backend=backend) for n, f in return_format.formats.items()}
+            dtype = DataType.struct({name: form.dtype for name, form in forms.items()})
+            pointers = [f"/{name}{pointer.rstrip('/')}" for name, form in forms.items() for pointer in form.json_text]
+            return cls(None, dtype, json_text=pointers, forms=forms)
         form = cls._understood(return_format)
         if form.constraint is None:
             return form
@@ -120,6 +128,30 @@ class ReturnFormat:
         form = cls._of_schema(tools.schema())
         call = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
         return replace(form, dtype=call, json_text=["/arguments"])
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What answers are held to: of each format, where each row has its own."""
+        return [form.constraint for form in (self.forms or {"": self}).values() if form.constraint is not None]
+
+    def of_row(self, name: str | None) -> ReturnFormat:
+        """Return the format of a row.
+
+        Raises:
+            SchemaError: there is none of this name.
+        """
+        if not self.forms:
+            return self
+        if name is None or name not in self.forms:
+            raise SchemaError(f"there is no format {name!r}: the column names one of {', '.join(self.forms)}.")
+        return self.forms[name]
+
+    def parse_row(self, name: str | None, text: str) -> Parsed:
+        """Do as ``parse`` does for a row whose format has this name."""
+        if not self.forms:
+            return self.parse(text)
+        parsed = self.of_row(name).parse(text)
+        return parsed if parsed.error is not None else Parsed({**dict.fromkeys(self.forms), str(name): parsed.value})
 
     def parse(self, text: str) -> Parsed:
         """Turn the model's text into a value of ``dtype``; an answer that doesn't satisfy the format is an error."""
@@ -193,6 +225,4 @@ def _read(path: Path) -> Mapping[str, Any]:
 @functools.lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
     """Return the validator of a schema that was checked before; ``jsonschema.validate`` checks it with each value."""
-    return jsonschema.Draft202012Validator(
-        json.loads(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
-    )
+    return validator_of(json.loads(schema))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import types
+import typing
 from typing import Any
 
+import typing_extensions
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -77,9 +81,31 @@ def type_adapter(python_type: Any) -> TypeAdapter[Any]:
         SchemaError: Pydantic doesn't understand the type.
     """
     try:
-        return TypeAdapter(python_type)
+        return TypeAdapter(_with_readable_typed_dicts(python_type))
     except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as e:
         raise SchemaError(f"return_format={python_type!r} is not understood: {str(e).splitlines()[0]}") from e
+
+
+def _with_readable_typed_dicts(given: Any) -> Any:
+    """Return a type without ``typing.TypedDict``, which Pydantic can't read before Python 3.12 but its backport."""
+    if typing.is_typeddict(given) and type(given).__module__ == "typing" and sys.version_info < (3, 12):
+        hints = typing.get_type_hints(given, include_extras=True)
+        fields = {
+            name: typing_extensions.Required[kind] if name in given.__required_keys__ else typing.NotRequired[kind]
+            for name, kind in ((name, _with_readable_typed_dicts(hint)) for name, hint in hints.items())
+        }
+        copy = typing_extensions.TypedDict(given.__name__, fields)  # type: ignore[misc]
+        copy.__doc__ = given.__doc__
+        return copy
+    arguments = typing.get_args(given)
+    if typing.get_origin(given) is typing.Annotated:
+        return typing.Annotated[(_with_readable_typed_dicts(arguments[0]), *arguments[1:])]
+    if arguments and typing.get_origin(given) in (list, dict, tuple, set, typing.Union, types.UnionType):
+        parts = tuple(map(_with_readable_typed_dicts, arguments))
+        if parts != arguments:
+            origin = typing.get_origin(given)
+            return typing.Union[parts] if origin in (typing.Union, types.UnionType) else origin[parts]  # noqa: UP007
+    return given
 
 
 def schema_of_type(python_type: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
     from daft_vllm.udf import close_engines, prompt, shared_first
-    from daft_vllm.udf.formats import Choice, Grammar, Json, Regex, Tools
+    from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools
 
 _HOMES = {
     "Choice": "daft_vllm.udf.formats",
@@ -24,6 +24,7 @@ _HOMES = {
     "Json": "daft_vllm.udf.formats",
     "OfflineEngine": "daft_vllm.engine",
     "Outcome": "daft_vllm.engine",
+    "PerRow": "daft_vllm.udf.formats",
     "Regex": "daft_vllm.udf.formats",
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
@@ -43,6 +44,7 @@ __all__ = [
     "Json",
     "OfflineEngine",
     "Outcome",
+    "PerRow",
     "Regex",
     "Request",
     "SamplingOptions",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.conformance import OWN_SCHEMAS, Case, judge, read_cases, summary, validator
+from benchmarks.conformance import OWN_SCHEMAS, Case, judge, read_cases, summary
+from daft_vllm.udf.validation import validator_of
 
 pytest.importorskip("xgrammar")
 
@@ -37,7 +38,7 @@ def test_nearly_all_are_accepted_and_refuse_no_valid_instance(cases: list[Case])
 def test_instances_are_what_they_say(cases: list[Case]) -> None:
     for path in sorted(OWN_SCHEMAS.glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
-        check = validator(data["schema"])
+        check = validator_of(data["schema"])
         assert [check.is_valid(test["data"]) for test in data["tests"]] == [test["valid"] for test in data["tests"]]
 
 

@@ -1,0 +1,27 @@
+"""JSON Schema validation as answers need it: formats are checked, and decimal fractions are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import jsonschema
+from jsonschema.validators import extend
+
+
+def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+    """Decide as the text says: in binary fractions 2.13 would be no multiple of 0.01."""
+    if validator.is_type(value, "number") and Decimal(str(value)) % Decimal(str(step)):
+        yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step}")
+
+
+_Validator = extend(jsonschema.Draft202012Validator, {"multipleOf": _multiple_of})
+
+
+def validator_of(schema: Any) -> Any:
+    """Return what checks values against a schema (draft 2020-12) that was checked itself before.
+
+    Formats are checked as far as the packages that know them are installed: ``pip install jsonschema[format-nongpl]``.
+    """
+    return _Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
