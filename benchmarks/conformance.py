@@ -43,6 +43,7 @@ class Case:
     invalid_accepted: list[str] = field(default_factory=list)
     values: int = 0
     cut_off: int = 0
+    unanswered: int = 0
     violations: list[str] = field(default_factory=list)
 
     @property
@@ -117,6 +118,7 @@ def summary(folder: str, cases: list[Case]) -> str:
         rows += [
             ("values written by models", sum(case.values for case in cases)),
             ("answers cut off, null", sum(case.cut_off for case in cases)),
+            ("rows without an answer, null", sum(case.unanswered for case in cases)),
             ("values that violate their schema", sum(len(case.violations) for case in cases)),
         ]
     return f"### {folder}\n\n| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows) + "\n"
@@ -160,15 +162,19 @@ def main(
             let_model_answer(cases, model, json.loads(engine_args), answers, max_tokens)
         everything[folder.name] = cases
         typer.echo(summary(folder.name, cases))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        listed = {name: [asdict(case) for case in cases] for name, cases in everything.items()}
-        (out / "conformance.json").write_text(json.dumps(listed, indent=1), encoding="utf-8")
-        text = "\n\n".join(f"{summary(name, cases)}\n{details(cases)}" for name, cases in everything.items())
-        (out / "details.md").write_text(text, encoding="utf-8")
+        if out is not None:
+            _write(out, everything)
     wrong = [case for cases in everything.values() for case in cases if case.invalid_accepted or case.violations]
     if wrong:
         raise typer.Exit(1)
+
+
+def _write(out: Path, everything: dict[str, list[Case]]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    listed = {name: [asdict(case) for case in cases] for name, cases in everything.items()}
+    (out / "conformance.json").write_text(json.dumps(listed, indent=1), encoding="utf-8")
+    text = "\n\n".join(f"{summary(name, cases)}\n{details(cases)}" for name, cases in everything.items())
+    (out / "details.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

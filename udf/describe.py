@@ -11,6 +11,8 @@ from daft_vllm.engine.references import resolve
 from daft_vllm.udf.type_schema import TYPE_HINT
 
 _DEEPEST = 6
+_LONGEST = 6000
+"""Characters, about 1,500 tokens: a format that takes more words is told less deeply."""
 _MOST_VALUES = 80
 _HINTED = {
     "timestamp": "date and time such as 2024-05-31T13:45:00",
@@ -37,18 +39,22 @@ def describe(constraint: Constraint) -> str | None:
     schema = json.loads(constraint.json_schema)
     if not schema:
         return "Answer with JSON."
-    words = _Words(schema)
-    kind, lines = words.of(schema, 0, ())
-    return "\n".join([f"Answer with JSON: {kind}{':' if lines else '.'}", *lines])
+    for deepest in range(_DEEPEST, 0, -1):
+        kind, lines = _Words(schema, deepest).of(schema, 0, ())
+        text = "\n".join([f"Answer with JSON: {kind}{':' if lines else '.'}", *lines])
+        if len(text) <= _LONGEST:
+            return text
+    return "Answer with JSON."
 
 
 class _Words:
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], deepest: int) -> None:
         self._root = root
+        self._deepest = deepest
 
     def of(self, schema: Any, depth: int, seen: tuple[str, ...]) -> tuple[str, list[str]]:
         """Return the kind of a value in a few words, and the lines that say more about it."""
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, Mapping) or len(seen) > 4 * _DEEPEST:
             return "any value", []
         if TYPE_HINT in schema:
             return next(words for hint, words in _HINTED.items() if schema[TYPE_HINT].startswith(hint)), []
@@ -70,7 +76,7 @@ class _Words:
         kind = schema.get("type")
         if isinstance(kind, list):
             return self._choice([{**schema, "type": one} for one in kind], depth, seen)
-        if kind == "object" and schema.get("properties") and depth < _DEEPEST:
+        if kind == "object" and schema.get("properties") and depth < self._deepest:
             required = set(schema.get("required", ()))
             lines = []
             for name, part in schema["properties"].items():
@@ -81,7 +87,7 @@ class _Words:
             inner, more = self.of(others if isinstance(others, Mapping) else True, depth, seen)
             return f"an object from names to {inner}", more
         if kind == "array" and "prefixItems" in schema:
-            return f"a list of {', '.join(self.of(part, _DEEPEST, seen)[0] for part in schema['prefixItems'])}", []
+            return f"a list of {', '.join(self.of(part, self._deepest, seen)[0] for part in schema['prefixItems'])}", []
         if kind == "array":
             inner, more = self.of(schema.get("items", True), depth, seen)
             return f"a list{_bounds(schema, 'Items')}, each {inner}", more

@@ -108,7 +108,7 @@ def prompt(
             the model's parser in ``engine_args={"reasoning_parser": "qwen3"}``, for example. False: it is told not to.
             None (default): False with a ``return_format``, else as the model's chat template has it.
         retries: ask again, up to so many times, for a row that was cut off (with twice the ``max_tokens`` each time) or
-            is invalid (with another seed, at a temperature of at least 0.7). Default 0.
+            is invalid (drawn anew: with another seed, at a temperature of at least 0.7). Default 0.
         system_message: instructions put before every prompt.
         model: a folder with a model in Hugging Face format, a name on the hub, or ``"smollm2-135m"`` (the default),
             which the ``demo`` extra carries and which is converted once into the cache folder.

@@ -22,7 +22,7 @@ from daft_vllm.errors import SchemaError
 from daft_vllm.udf.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
 from daft_vllm.udf.schema import column_type_and_json
-from daft_vllm.udf.type_schema import schema_of_type, type_adapter
+from daft_vllm.udf.type_schema import forget_surroundings, schema_of_type, type_adapter
 from daft_vllm.udf.validation import validator_of
 from daft_vllm.udf.values import to_column_value
 
@@ -107,6 +107,7 @@ class ReturnFormat:
                 'Literal["a", "b"], a list of strings, Regex, Grammar, Json or Tools.'
             )
         schema = schema_of_type(given)
+        forget_surroundings(given)
         dtype, json_text = column_type_and_json(schema)
         return cls(Constraint(json_schema=json.dumps(schema, ensure_ascii=False)), dtype, given, json_text)
 

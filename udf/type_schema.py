@@ -8,7 +8,7 @@ import typing
 from typing import Any
 
 import typing_extensions
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
@@ -106,6 +106,21 @@ def _with_readable_typed_dicts(given: Any) -> Any:
             origin = typing.get_origin(given)
             return typing.Union[parts] if origin in (typing.Union, types.UnionType) else origin[parts]  # noqa: UP007
     return given
+
+
+def forget_surroundings(python_type: Any) -> None:
+    """Let a Pydantic model that was defined in a function forget the function's other names.
+
+    It keeps them to resolve annotations, and pickles them when it is sent to a worker: engines and open files too.
+    """
+    if isinstance(python_type, type) and issubclass(python_type, BaseModel):
+        if not python_type.__pydantic_complete__ or python_type.__pydantic_parent_namespace__ is None:
+            return
+        python_type.__pydantic_parent_namespace__ = None
+        for field in python_type.model_fields.values():
+            forget_surroundings(field.annotation)
+    for part in typing.get_args(python_type):
+        forget_surroundings(part)
 
 
 def schema_of_type(python_type: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator
         yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step}")
 
 
-_Validator = extend(jsonschema.Draft202012Validator, {"multipleOf": _multiple_of})
+_Validator: Any = extend(jsonschema.Draft202012Validator, {"multipleOf": _multiple_of})  # type: ignore[no-untyped-call]
 
 
 def validator_of(schema: Any) -> Any:
