@@ -53,6 +53,9 @@ def run(
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.0,
     gpus: Annotated[float | None, typer.Option(help="GPUs of each engine. Default: 1 if there is one, else 0.")] = None,
     max_concurrency: Annotated[int, typer.Option(min=1, help="Engines in all.")] = 1,
+    retries: Annotated[
+        int, typer.Option(min=0, help="Ask again so often for a row that was cut off or is invalid.")
+    ] = 0,
     engine_args: Annotated[str, typer.Option(help="""vLLM's engine arguments as JSON: '{"dtype": "half"}'.""")] = "{}",
     on_error: Annotated[
         OnError, typer.Option(help="raise: exit status 1 if a row failed; all rows are written either way.")
@@ -74,6 +77,7 @@ def run(
             "engine_args": _json_object("--engine-args", engine_args),
             "max_tokens": max_tokens,
             "temperature": temperature,
+            "retries": retries,
         }
         _quiet()
         from daft_vllm.job import read_table
@@ -156,6 +160,7 @@ def _run(df: Any, messages: Any, output: str, **options: Any) -> int:
     table.add_row("of them from the prefix cache", f"{_share(summary.cached_tokens, summary.prompt_tokens):.0%}")
     table.add_row("computed, and the least possible", f"{summary.computed_tokens}, {summary.optimal_tokens}")
     table.add_row("completion tokens", f"{summary.completion_tokens}")
+    table.add_row("rows asked again", f"{summary.retried}")
     table.add_row("rows answered like another", f"{summary.duplicates}")
     table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
     table.add_row("sequences put back for lack of KV cache", f"{summary.preemptions}")

@@ -43,6 +43,7 @@ class Summary:
         cached_tokens: those of them that came from the prefix cache.
         completion_tokens: tokens generated.
         optimal_tokens: the fewest prompt tokens that any order of the rows could have computed.
+        retried: rows that were asked again, each time counted.
         duplicates: rows that got the answer of a row like them.
         mean_running: mean number of sequences that vLLM ran at once, per engine.
         preemptions: sequences that vLLM had to put back for lack of KV cache.
@@ -57,6 +58,7 @@ class Summary:
     cached_tokens: int
     completion_tokens: int
     optimal_tokens: int
+    retried: int
     duplicates: int
     mean_running: float
     preemptions: int
@@ -132,6 +134,7 @@ def run_job(
         cached_tokens=int(counters["cached_tokens"]),
         completion_tokens=int(counters["completion_tokens"]),
         optimal_tokens=int(counters["optimal_tokens"]),
+        retried=int(counters["retried"]),
         duplicates=int(counters["duplicates"]),
         mean_running=counters["mean_running"],
         preemptions=int(counters["preemptions"]),
