@@ -21,7 +21,9 @@ import typer
 from benchmarks.grammars import Fitted, acceptor, texts_of
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.backends import held
+from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import SchemaError
+from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.validation import validator_of
 
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
@@ -69,10 +71,12 @@ def read_cases(folder: Path) -> Iterator[Case]:
             yield Case(name, group["schema"], [test["data"] for test in group["tests"]])
 
 
-def judge(case: Case) -> None:
-    """Fill in what the case's grammar does with its instances."""
+def judge(case: Case, model: str | None = None) -> None:
+    """Fill in what the case's grammar does with its instances, if it can be compiled for a model's tokenizer."""
+    constraint = Constraint(json_schema=json.dumps(case.schema))
     try:
-        one = held(Constraint(json_schema=json.dumps(case.schema)))
+        check_constraint(constraint, model)
+        one = held(constraint)
     except SchemaError as e:
         case.refused = str(e)
         return
@@ -155,7 +159,7 @@ def main(
             continue
         cases = list(read_cases(folder))
         for case in cases:
-            judge(case)
+            judge(case, None if model is None else resolve_model(model))
         if model is not None:
             from benchmarks.conformance_answers import let_model_answer
 

@@ -1,14 +1,15 @@
 """What doesn't satisfy a JSON Schema, said in terms of what is allowed: for ``not``, ``if`` and ``oneOf``.
 
-Works on flat schemas (``daft_vllm.engine.conjunction``). The result never holds a value that satisfies the schema; it
-may leave out some that don't, where a keyword has no opposite (``pattern``, ``items``, ``format``).
+Works on flat schemas (``daft_vllm.engine.conjunction``). The result never holds a value that satisfies the schema. It
+may leave out some that don't, where a keyword has no opposite (``pattern``, ``items``, ``format``): then it is not
+exact, and must not be negated again.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from daft_vllm.engine.conjunction import TYPES, Flat, matches
 from daft_vllm.engine.patterns import pattern_without
@@ -29,8 +30,15 @@ _WITHOUT_OPPOSITE = {
 }
 
 
-def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any] | None]) -> list[Flat] | None:
-    """Return flat schemas that together hold what doesn't satisfy ``flat``; None if a whole type would be lost.
+class Opposite(NamedTuple):
+    """What doesn't satisfy a schema: flat schemas, and whether they hold all of it."""
+
+    schemas: list[Flat]
+    exact: bool = True
+
+
+def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any] | None]) -> Opposite | None:
+    """Return what doesn't satisfy ``flat``; None if a whole type would be lost.
 
     Args:
         flat: without references, choices and ``enum``.
@@ -40,6 +48,9 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
     types = _types(flat)
     found: list[Flat] = []
     lost: list[Any] = []
+    exact = not ("integer" in types and "number" not in types)  # no schema says: numbers that aren't whole
+    if names is None and flat.keys() & {"additionalProperties", "patternProperties"}:
+        exact = False
 
     def part_of(part: Any) -> list[Any]:
         opposite = of_part(part)
@@ -66,16 +77,17 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
         unsaid = [name for name in _WITHOUT_OPPOSITE.get("number" if kind == "integer" else kind, ()) if name in flat]
         if (unsaid or (kind == "object" and lost)) and not opposite:
             return None
+        exact = exact and not unsaid and not lost
         found += opposite
     for forbidden in flat.get("not", ()):
         found.append(dict(forbidden) if isinstance(forbidden, Mapping) else {} if forbidden else {"type": []})
     if "conditions" in flat:
         return None
-    return found
+    return Opposite(found, exact)
 
 
-def complement_of_values(values: list[Any]) -> list[Flat] | None:
-    """Return flat schemas that hold all JSON values but ``values``; None if that can't be said."""
+def complement_of_values(values: list[Any]) -> Opposite | None:
+    """Return what all JSON values but ``values`` are; None if that can't be said."""
     if len(values) > _MOST_VALUES or any(isinstance(value, list | dict) and value for value in values):
         return None
     strings = [value for value in values if isinstance(value, str)]
@@ -103,7 +115,7 @@ def complement_of_values(values: list[Any]) -> list[Flat] | None:
         found.append({"type": ["array"], "minItems": 1})
     if not absent["object"]:
         found.append({"type": ["object"], "minProperties": 1})
-    return found
+    return Opposite(found)
 
 
 def _types(flat: Flat) -> list[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from daft_vllm.engine.complement import complement, complement_of_values
@@ -28,6 +28,9 @@ from daft_vllm.errors import SchemaError
 _MOST_BRANCHES = 256
 _MOST_OPPOSITES = 64
 _DEEPEST = 200
+
+Keys = frozenset[str] | None
+"""Keys of objects. None: any."""
 
 
 class Lowered(NamedTuple):
@@ -71,6 +74,7 @@ class _Lowering(Emitter):
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Node] = {}
         self._negated: set[str] = set()
+        self._inexact = 0
         self._depth = 0
 
     @property
@@ -121,8 +125,15 @@ class _Lowering(Emitter):
 
     # Taking apart.
 
-    def _branches(self, schema: Any, pointer: str, seen: tuple[str, ...]) -> list[Flat]:
-        """Return flat schemas of which a value satisfies at least one: references resolved, choices multiplied out."""
+    def _branches(self, schema: Any, pointer: str, seen: tuple[str, ...], around: Keys = frozenset()) -> list[Flat]:
+        """Return flat schemas of which a value satisfies at least one: references resolved, choices multiplied out.
+
+        Args:
+            schema: the schema.
+            pointer: where it stands.
+            seen: references that lead here.
+            around: keys that objects may have because of what else they have to satisfy. None: any.
+        """
         if schema is True:
             return [{}]
         if schema is False:
@@ -132,31 +143,56 @@ class _Lowering(Emitter):
         for keyword in rest:
             if flat.keys() & {"not", "conditions"}:
                 self._find(pointer, keyword, "beside 'not' or 'if' it isn't enforced", "Name the keys in one place")
-        groups: list[list[Flat]] = []
-        reference = flat.pop("$ref", None)
-        if reference is not None:
-            if reference in seen:
-                raise SchemaError(f"the schema at {pointer or '/'} refers to itself without end, by {reference!r}.")
-            groups.append(self._branches(resolve(reference, self._root), pointer, (*seen, reference)))
+        if rest.get("unevaluatedProperties"):
+            around = None
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if flat.pop(keyword, None) is not None:
                 self._find(pointer, keyword, "it isn't followed", "Write $ref")
-        for index, part in enumerate(flat.pop("allOf", ())):
-            groups.append(self._branches(part, f"{pointer}/allOf/{index}", seen))
-        any_of = flat.pop("anyOf", None)
-        if any_of is not None:
-            groups.append(self._any_of(any_of, f"{pointer}/anyOf", seen))
+        reference = flat.pop("$ref", None)
+        if reference is not None and reference in seen:
+            raise SchemaError(f"the schema at {pointer or '/'} refers to itself without end, by {reference!r}.")
+        parts: list[tuple[str, list[Any]]] = []
+        if reference is not None:
+            parts.append(("$ref", [resolve(reference, self._root)]))
+        parts += [("allOf", [part]) for part in flat.pop("allOf", ())]
+        parts += [(keyword, flat.pop(keyword)) for keyword in ("anyOf", "oneOf") if keyword in flat]
         for name, needed in flat.pop("dependentRequired", {}).items():
-            groups.append([{"properties": {name: False}}, {"required": [name, *needed]}])
+            parts.append(("anyOf", [{"properties": {name: False}}, {"required": [name, *needed]}]))
         for name, needed in flat.pop("dependentSchemas", {}).items():
-            with_it = self._branches({"allOf": [{"required": [name]}, needed]}, f"{pointer}/dependentSchemas", seen)
-            groups.append([{"properties": {name: False}}, *with_it])
-        one_of = flat.pop("oneOf", None)
-        names = None if rest.get("unevaluatedProperties") else _keys([flat, *itertools.chain(*groups)])
-        if one_of is not None:
-            groups.append(self._one_of(one_of, pointer, seen, names))
-        groups += self._negations(flat, pointer, seen, names)
+            parts.append(("anyOf", [{"properties": {name: False}}, {"allOf": [{"required": [name]}, needed]}]))
+        own = _joined([around, _keys_of(flat)])
+        keys = [_joined(self._keys_in(option, seen) for option in options) for _, options in parts]
+        groups: list[list[Flat]] = []
+        deeper = (*seen, reference) if reference is not None else seen
+        for i, (keyword, options) in enumerate(parts):
+            beside = _joined([own, *keys[:i], *keys[i + 1 :]])
+            place = f"{pointer}/{keyword}" if keyword != "$ref" else pointer
+            if keyword == "oneOf":
+                groups.append(self._one_of(options, pointer, seen, beside))
+            else:
+                way = deeper if keyword == "$ref" else seen
+                branches = (self._branches(one, f"{place}/{j}", way, beside) for j, one in enumerate(options))
+                groups.append([*itertools.chain(*branches)])
+        # An object that names no keys may have any.
+        groups += self._negations(flat, pointer, seen, _joined([own, *keys]) or None)
         return [_with_rest(joined, rest) for joined in self._product(flat, groups, pointer)]
+
+    def _keys_in(self, schema: Any, seen: tuple[str, ...]) -> Keys:
+        """Return the keys that objects may have because of a schema and all that it consists of."""
+        if not isinstance(schema, Mapping):
+            return frozenset()
+        found = [_keys_of(normalised(schema))]
+        if schema.get("unevaluatedProperties"):
+            return None
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            found += [self._keys_in(part, seen) for part in schema.get(keyword, ())]
+        for keyword in ("if", "then", "else"):
+            found.append(self._keys_in(schema.get(keyword), seen))
+        found += [self._keys_in(part, seen) for part in schema.get("dependentSchemas", {}).values()]
+        reference = schema.get("$ref")
+        if reference is not None and reference not in seen:
+            found.append(self._keys_in(resolve(reference, self._root), (*seen, reference)))
+        return _joined(found)
 
     def _product(self, flat: Flat, groups: list[list[Flat]], pointer: str) -> list[Flat]:
         """Return what satisfies ``flat`` and one of each group."""
@@ -173,7 +209,7 @@ class _Lowering(Emitter):
             joined.append(whole)
         return joined
 
-    def _negations(self, flat: Flat, pointer: str, seen: tuple[str, ...], names: Set[str] | None) -> list[list[Flat]]:
+    def _negations(self, flat: Flat, pointer: str, seen: tuple[str, ...], names: Keys) -> list[list[Flat]]:
         """Take ``not`` and ``if`` out of ``flat``, as far as what doesn't satisfy a schema can be said."""
         groups: list[list[Flat]] = []
         for forbidden in flat.pop("not", ()):
@@ -187,14 +223,13 @@ class _Lowering(Emitter):
             if opposite is None or len(opposite) > _MOST_OPPOSITES:
                 flat["conditions"] = [*flat.get("conditions", ()), condition]
                 continue
-            met = self._branches({"allOf": [condition["if"], condition.get("then", True)]}, f"{pointer}/then", seen)
-            otherwise = self._branches(condition.get("else", True), f"{pointer}/else", seen)
+            both = {"allOf": [condition["if"], condition.get("then", True)]}
+            met = self._branches(both, f"{pointer}/then", seen, names)
+            otherwise = self._branches(condition.get("else", True), f"{pointer}/else", seen, names)
             groups.append(met + [conjoined(one, other) for one in opposite for other in otherwise])
         return groups
 
-    def _complement(
-        self, schema: Any, pointer: str, seen: tuple[str, ...], names: Set[str] | None
-    ) -> list[Flat] | None:
+    def _complement(self, schema: Any, pointer: str, seen: tuple[str, ...], names: Keys) -> list[Flat] | None:
         """Return flat schemas of what doesn't satisfy ``schema``, or None; see ``daft_vllm.engine.complement``."""
         key = json.dumps(schema, sort_keys=True)
         if key in self._negated:
@@ -202,11 +237,15 @@ class _Lowering(Emitter):
         self._negated.add(key)
         try:
             with self._on_trial():
-                return self._complement_of_all(self._branches(schema, pointer, seen), pointer, names)
+                before = self._inexact
+                branches = self._branches(schema, pointer, seen, names)
+                if self._inexact != before:
+                    return None  # what was left out of them would be let in
+                return self._complement_of_all(branches, pointer, names)
         finally:
             self._negated.discard(key)
 
-    def _complement_of_all(self, branches: list[Flat], pointer: str, names: Set[str] | None) -> list[Flat] | None:
+    def _complement_of_all(self, branches: list[Flat], pointer: str, names: Keys) -> list[Flat] | None:
         """Return flat schemas of what satisfies none of ``branches``, or None."""
 
         def of_part(part: Any) -> list[Any] | None:
@@ -216,19 +255,14 @@ class _Lowering(Emitter):
         found: list[Flat] = [{}]
         for flat in branches:
             opposite = complement_of_values(self._values(flat)) if "enum" in flat else complement(flat, names, of_part)
-            if opposite is None or len(found) * len(opposite) > _MOST_BRANCHES:
+            if opposite is None or len(found) * len(opposite.schemas) > _MOST_BRANCHES:
                 return None
-            found = [conjoined(one, other) for one in found for other in opposite]
+            self._inexact += not opposite.exact
+            found = [conjoined(one, other) for one in found for other in opposite.schemas]
             found = [one for one in found if one.get("type") != []]
         return found
 
-    def _any_of(self, options: list[Any], pointer: str, seen: tuple[str, ...]) -> list[Flat]:
-        branches = []
-        for index, option in enumerate(options):
-            branches += self._branches(option, f"{pointer}/{index}", seen)
-        return branches
-
-    def _one_of(self, options: list[Any], pointer: str, seen: tuple[str, ...], names: Set[str] | None) -> list[Flat]:
+    def _one_of(self, options: list[Any], pointer: str, seen: tuple[str, ...], names: Keys) -> list[Flat]:
         """Return branches no two of which have a value in common, if that can be had.
 
         Args:
@@ -237,20 +271,16 @@ class _Lowering(Emitter):
             seen: references that lead here.
             names: the keys that objects may have because of what stands beside. None: any.
         """
-        said = [self._branches(option, f"{pointer}/oneOf/{i}", seen) for i, option in enumerate(options)]
+        said = [self._branches(option, f"{pointer}/oneOf/{i}", seen, names) for i, option in enumerate(options)]
         mine: list[Flat] = []
         for i, group in enumerate(said):
             for flat in group:
-                keys = _keys([flat])
-                keys = None if names is None or keys is None else names | keys
-                mine += self._apart(flat, i, said, pointer, keys)
+                mine += self._apart(flat, i, said, pointer, _joined([names, _keys_of(flat)]) or None)
         if not mine and any(said):
             self._cant_exclude(pointer, 0, 1)
         return mine
 
-    def _apart(
-        self, flat: Flat, place: int, said: list[list[Flat]], pointer: str, names: Set[str] | None
-    ) -> list[Flat]:
+    def _apart(self, flat: Flat, place: int, said: list[list[Flat]], pointer: str, names: Keys) -> list[Flat]:
         """Return what satisfies ``flat``, of branch ``place``, and none of the other branches."""
         parts = [flat]
         for j, others in enumerate(said):
@@ -277,7 +307,7 @@ class _Lowering(Emitter):
             "Write anyOf, or give each branch a required property with a const of its own",
         )
 
-    def _overlap(self, a: Flat, b: Flat, pointer: str, names: Set[str] | None) -> bool:
+    def _overlap(self, a: Flat, b: Flat, pointer: str, names: Keys) -> bool:
         """Whether a value may satisfy both, if objects have no other keys than ``names``."""
         both = conjoined(a, b)
         if names is not None:
@@ -299,17 +329,21 @@ class _Lowering(Emitter):
         return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
 
-def _keys(flats: Iterable[Flat]) -> Set[str] | None:
-    """Return the keys that objects of these schemas may have, None if they may have any."""
-    names: set[str] = set()
-    for flat in flats:
-        if flat.get("additionalProperties", False) is not False:
+def _keys_of(flat: Flat) -> Keys:
+    """Return the keys that objects of a schema may have by itself."""
+    if flat.get("additionalProperties", False) is not False or flat.keys() & {"patternProperties", "propertyNames"}:
+        return None
+    named = {name for name, value in flat.get("properties", {}).items() if value is not False}
+    return frozenset(named | set(flat.get("required", ())))
+
+
+def _joined(several: Iterable[Keys]) -> Keys:
+    found: frozenset[str] = frozenset()
+    for keys in several:
+        if keys is None:
             return None
-        if "patternProperties" in flat or "propertyNames" in flat:
-            return None
-        names |= {name for name, value in flat.get("properties", {}).items() if value is not False}
-        names |= set(flat.get("required", ()))
-    return names
+        found |= keys
+    return found
 
 
 def _with_rest(flat: Flat, rest: Flat) -> Flat:

@@ -125,6 +125,19 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{"a": 1}, {"b": 1}],
         [{}, {"a": 1, "b": 1}],
     ),
+    (  # the second key is named beside the choice
+        {
+            "allOf": [
+                {"oneOf": [{"required": ["a"], "properties": {"a": {}}}, {"required": ["b"], "properties": {"b": {}}}]},
+                {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+            ]
+        },
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1, "b": 1}, {}],
+    ),
+    ({"type": "integer", "not": {"not": {"minimum": 3}}}, [3, 4], [2]),
+    ({"oneOf": [{"type": "object"}, {"type": "object", "required": ["a"]}]}, [{}], [{"a": 1}]),
+    ({"type": ["string", "null"], "not": {"oneOf": [{"type": "null"}, {"enum": ["a"]}]}}, ["b"], [None, "a"]),
     ({"type": "string", "maxLength": 4}, ["", "abcd", '"', "a\nb", "é😀"], ["abcde", 1]),
     ({"type": "string", "pattern": 'say "', "maxLength": 8}, ['say "hi"'], ["say hi", 'say "hi" to']),
     ({"type": "string", "pattern": "^a|b$"}, ["a", "ax", "xb"], ["x", "xa"]),
@@ -175,6 +188,8 @@ def test_a_lowered_schema_says_all_that_the_schema_says(schema: Any, valid: list
         ),
         ({"type": "object", "properties": {"a": {"type": "string", "not": {"pattern": "x"}}}}, "/properties/a", "not"),
         ({"type": "string", "if": {"pattern": "x"}, "then": {"minLength": 3}}, "", "if"),
+        # A negation that leaves something out can't be negated again.
+        ({"type": "object", "not": {"not": {"required": ["a"], "properties": {"a": {"pattern": "x"}}}}}, "", "not"),
         ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "array"}]}, "", "oneOf"),
         ({"type": "string", "pattern": "(?=a)b"}, "", "pattern"),
         ({"type": "string", "pattern": "(a)\\1"}, "", "pattern"),
