@@ -51,7 +51,7 @@ class Case:
     @property
     def keywords(self) -> str:
         """The keywords that a refusal names."""
-        named = re.findall(r"^  /\S*: (\S+): ", self.refused or "", re.MULTILINE)
+        named = re.findall(r"^\s*/\S*: (\S+): ", self.refused or "", re.MULTILINE)
         return " ".join(dict.fromkeys(named)) or "whole schema"
 
     @property

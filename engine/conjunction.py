@@ -24,6 +24,7 @@ ANNOTATIONS = frozenset(
 )
 _HIGHEST_WINS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _LOWEST_WINS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_COUNTS = frozenset(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"))
 _OBJECT = ("properties", "patternProperties", "additionalProperties", "required")
 _ARRAY = ("prefixItems", "items")
 LISTED = ("not", "contains", "conditions", "pattern", "format", "multipleOf")
@@ -33,6 +34,9 @@ LISTED = ("not", "contains", "conditions", "pattern", "format", "multipleOf")
 def normalised(schema: Mapping[str, Any]) -> Flat:
     """Return a schema without annotations, with older drafts' spellings in that of 2020-12, as a flat schema has it."""
     flat = {name: value for name, value in schema.items() if name not in ANNOTATIONS}
+    for name in _COUNTS & flat.keys():
+        if isinstance(flat[name], float) and flat[name].is_integer():
+            flat[name] = int(flat[name])
     for bound in ("Minimum", "Maximum"):  # draft 4: a flag beside "minimum"
         flag = flat.get(f"exclusive{bound}")
         if isinstance(flag, bool):

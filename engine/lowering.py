@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from daft_vllm.engine.complement import complement, complement_of_values
 from daft_vllm.engine.conjunction import ANNOTATIONS, Flat, conjoined, normalised
 from daft_vllm.engine.emission import NEVER, Dialect, Emitter, Finding, Node, denormalised
-from daft_vllm.engine.references import resolve
+from daft_vllm.engine.references import own_documents, resolve
 from daft_vllm.errors import SchemaError
 
 _MOST_BRANCHES = 256
@@ -53,6 +53,8 @@ def lower(schema: Mapping[str, Any] | bool, dialect: Dialect = "xgrammar") -> Lo
     Raises:
         SchemaError: a reference leads nowhere or out of the document, or choices multiply beyond all measure.
     """
+    for pointer in own_documents(schema):
+        raise SchemaError(f"{pointer}: $id: a part with an $id of its own and references isn't followed. Drop its $id.")
     lowering = _Lowering(schema, dialect)
     root = lowering.lower(schema, "")
     if root is NEVER:
@@ -100,7 +102,7 @@ class _Lowering(Emitter):
             self.narrow |= narrow
             return lowered
         if self._depth > _DEEPEST:
-            raise SchemaError(f"the schema at {pointer or '/'} is nested too deeply to be enforced.")
+            raise SchemaError(f"{pointer or '/'}: $ref: the schema is nested too deeply to be enforced.")
         self._depth += 1
         before, narrow, self.narrow = len(self._found), self.narrow, False
         self._names[key] = f"d{len(self._known) + len(self._names)}"
@@ -119,7 +121,7 @@ class _Lowering(Emitter):
     def _lower(self, schema: Mapping[str, Any], pointer: str) -> Node:
         said = set(schema) - ANNOTATIONS
         if said == {"$ref"}:
-            return self.lower(resolve(schema["$ref"], self._root), pointer)
+            return self.lower(self._resolved(schema["$ref"], pointer), pointer)
         branches = self._branches(schema, pointer, ())
         return self._choice([lowered for flat in branches for lowered in self._of_types(flat, pointer)])
 
@@ -150,10 +152,10 @@ class _Lowering(Emitter):
                 self._find(pointer, keyword, "it isn't followed", "Write $ref")
         reference = flat.pop("$ref", None)
         if reference is not None and reference in seen:
-            raise SchemaError(f"the schema at {pointer or '/'} refers to itself without end, by {reference!r}.")
+            raise SchemaError(f"{pointer or '/'}: $ref: the schema refers to itself without end, by {reference!r}.")
         parts: list[tuple[str, list[Any]]] = []
         if reference is not None:
-            parts.append(("$ref", [resolve(reference, self._root)]))
+            parts.append(("$ref", [self._resolved(reference, pointer)]))
         parts += [("allOf", [part]) for part in flat.pop("allOf", ())]
         parts += [(keyword, flat.pop(keyword)) for keyword in ("anyOf", "oneOf") if keyword in flat]
         for name, needed in flat.pop("dependentRequired", {}).items():
@@ -177,6 +179,12 @@ class _Lowering(Emitter):
         groups += self._negations(flat, pointer, seen, _joined([own, *keys]) or None)
         return [_with_rest(joined, rest) for joined in self._product(flat, groups, pointer)]
 
+    def _resolved(self, reference: str, pointer: str) -> Any:
+        try:
+            return resolve(reference, self._root)
+        except SchemaError as e:
+            raise SchemaError(f"{pointer or '/'}: $ref: {e}") from None
+
     def _keys_in(self, schema: Any, seen: tuple[str, ...]) -> Keys:
         """Return the keys that objects may have because of a schema and all that it consists of."""
         if not isinstance(schema, Mapping):
@@ -191,14 +199,14 @@ class _Lowering(Emitter):
         found += [self._keys_in(part, seen) for part in schema.get("dependentSchemas", {}).values()]
         reference = schema.get("$ref")
         if reference is not None and reference not in seen:
-            found.append(self._keys_in(resolve(reference, self._root), (*seen, reference)))
+            found.append(self._keys_in(self._resolved(reference, ""), (*seen, reference)))
         return _joined(found)
 
     def _product(self, flat: Flat, groups: list[list[Flat]], pointer: str) -> list[Flat]:
         """Return what satisfies ``flat`` and one of each group."""
         if math.prod(len(group) for group in groups) > _MOST_BRANCHES:
             raise SchemaError(
-                f"the choices (anyOf, oneOf, not, if) at {pointer or '/'} multiply to more than {_MOST_BRANCHES}: "
+                f"{pointer or '/'}: anyOf: the choices (anyOf, oneOf, not, if) multiply to more than {_MOST_BRANCHES}: "
                 "write fewer, or one after the other in properties of their own."
             )
         joined: list[Flat] = []

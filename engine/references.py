@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import referencing.exceptions
@@ -17,7 +19,7 @@ def resolve(reference: str, root: Any) -> Any:
     Raises:
         SchemaError: the reference leaves the document or points nowhere.
     """
-    resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
+    resolver = Registry().resolver_with_root(DRAFT202012.create_resource(root))
     try:
         return resolver.lookup(reference).contents
     except (referencing.exceptions.Unresolvable, LookupError, TypeError, ValueError) as e:
@@ -25,3 +27,20 @@ def resolve(reference: str, root: Any) -> Any:
             "which is not there" if reference.startswith("#") else "outside of itself: put the definition into $defs"
         )
         raise SchemaError(f"the schema refers to {reference!r}, {where}.") from e
+
+
+def own_documents(schema: Any, pointer: str = "") -> Iterator[str]:
+    """Return the JSON pointers of parts that are documents of their own, by an ``$id``, and hold references.
+
+    Their references start from themselves; ``resolve`` starts from the whole.
+    """
+    if isinstance(schema, Mapping):
+        identity = schema.get("$id")
+        if pointer and isinstance(identity, str) and not identity.startswith("#") and '"$ref"' in json.dumps(schema):
+            yield pointer
+        for name, part in schema.items():
+            if name not in ("enum", "const", "default", "examples"):
+                yield from own_documents(part, f"{pointer}/{name}")
+    elif isinstance(schema, list):
+        for index, part in enumerate(schema):
+            yield from own_documents(part, f"{pointer}/{index}")
