@@ -8,7 +8,7 @@ exact, and must not be negated again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 from daft_vllm.engine.conjunction import TYPES, Flat, matches
@@ -45,6 +45,8 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
         names: the only keys that objects can have here. None: any.
         of_part: returns the schemas of what doesn't satisfy a part, or None.
     """
+    if flat.keys() & {"not", "conditions"}:
+        return None
     types = _types(flat)
     found: list[Flat] = []
     lost: list[Any] = []
@@ -79,10 +81,6 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
             return None
         exact = exact and not unsaid and not lost
         found += opposite
-    for forbidden in flat.get("not", ()):
-        found.append(dict(forbidden) if isinstance(forbidden, Mapping) else {} if forbidden else {"type": []})
-    if "conditions" in flat:
-        return None
     return Opposite(found, exact)
 
 

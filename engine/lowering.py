@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from daft_vllm.engine.complement import complement, complement_of_values
-from daft_vllm.engine.conjunction import ANNOTATIONS, Flat, conjoined, normalised
+from daft_vllm.engine.conjunction import ANNOTATIONS, TYPES, Flat, conjoined, normalised
 from daft_vllm.engine.emission import NEVER, Dialect, Emitter, Finding, Node, denormalised
 from daft_vllm.engine.references import own_documents, resolve
 from daft_vllm.errors import SchemaError
@@ -279,7 +279,12 @@ class _Lowering(Emitter):
             seen: references that lead here.
             names: the keys that objects may have because of what stands beside. None: any.
         """
-        said = [self._branches(option, f"{pointer}/oneOf/{i}", seen, names) for i, option in enumerate(options)]
+        said: list[list[Flat]] = []
+        for i, option in enumerate(options):
+            before = self._inexact
+            said.append(self._branches(option, f"{pointer}/oneOf/{i}", seen, names))
+            if self._inexact != before:  # what was left out of it isn't seen in the others' way
+                self._cant_exclude(pointer, i, (i + 1) % len(options))
         mine: list[Flat] = []
         for i, group in enumerate(said):
             for flat in group:
@@ -317,7 +322,8 @@ class _Lowering(Emitter):
 
     def _overlap(self, a: Flat, b: Flat, pointer: str, names: Keys) -> bool:
         """Whether a value may satisfy both, if objects have no other keys than ``names``."""
-        both = conjoined(a, b)
+        # Without a type any will do: what stands beside may yet bring in others than those that the keywords speak of.
+        both = conjoined({"type": [kind for kind in TYPES if kind != "integer"]}, conjoined(a, b))
         if names is not None:
             both = conjoined({"properties": dict.fromkeys(names, True), "additionalProperties": False}, both)
         return self._can_be(both, pointer)
