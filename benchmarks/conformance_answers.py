@@ -71,11 +71,9 @@ def _count(case: Case, form: ReturnFormat | None, text: str | None, error: str |
         return
     value = json.loads(text or "")
     wrong = [problem.message for problem in validator_of(case.schema).iter_errors(value)]
-    parsed = form.parse(text or "") if form is not None else None
-    if parsed is not None and parsed.error is not None:
-        # An error value, not a value: but one that the grammar should have made impossible.
-        wrong.append(str(parsed.error))
     if wrong:
         case.violations.append(f"{wrong[0]}: {text}"[:300])
+    elif form is not None and form.parse(text or "").error is not None:
+        case.unanswered += 1  # valid, and null in its column all the same: a number beyond what a double holds
     else:
         case.values += 1

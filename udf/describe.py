@@ -62,11 +62,13 @@ class _Words:
             reference = schema["$ref"]
             if reference in seen:
                 return f"a {reference.rsplit('/', 1)[-1]} as above", []
-            return self.of({**resolve(reference, self._root), **_told(schema)}, depth, (*seen, reference))
+            meant = resolve(reference, self._root)
+            whole = {**meant, **_told(schema)} if isinstance(meant, Mapping) else meant
+            return self.of(whole, depth, (*seen, reference))
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
                 return self._choice(schema[keyword], depth, seen)
-        if len(schema.get("allOf", ())) == 1:
+        if len(schema.get("allOf", ())) == 1 and isinstance(schema["allOf"][0], Mapping):
             return self.of({**schema["allOf"][0], **_told(schema)}, depth, seen)
         if "const" in schema:
             return json.dumps(schema["const"], ensure_ascii=False), []
@@ -97,7 +99,8 @@ class _Words:
         kind, lines = self.of(part, depth + 1, seen)
         about = part.get("description") if isinstance(part, Mapping) else None
         if about is None and isinstance(part, Mapping) and "$ref" in part:
-            about = resolve(part["$ref"], self._root).get("description")
+            meant = resolve(part["$ref"], self._root)
+            about = meant.get("description") if isinstance(meant, Mapping) else None
         said = f": {' '.join(str(about).split())}" if about else ""
         return [f"{'  ' * depth}- {name} ({kind}{', may be left out' if optional else ''}){said}", *lines]
 
