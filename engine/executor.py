@@ -13,13 +13,16 @@ class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are
     this class, which vLLM leaves alone. The model's own process is saved: its import of vLLM and torch (a third of the
     load), its memory, and two processes that spin on shared memory while they wait for each other.
 
-    It also offers vLLM the kernels of ``engine/kernels.py`` and the generators of ``engine/generators.py``.
+    It also offers vLLM the kernels of ``engine/kernels.py``, the generators of ``engine/generators.py`` and the
+    masks of ``engine/masks.py``.
     """
 
     def _init_executor(self) -> None:
         from daft_vllm.engine.generators import register_cpu_generators
         from daft_vllm.engine.kernels import register_cpu_kernels
+        from daft_vllm.engine.masks import register_cpu_masks
 
         register_cpu_kernels()
         register_cpu_generators()
+        register_cpu_masks()
         super()._init_executor()
