@@ -153,27 +153,32 @@ class _Lowering(Emitter):
         reference = flat.pop("$ref", None)
         if reference is not None and reference in seen:
             raise SchemaError(f"{pointer or '/'}: $ref: the schema refers to itself without end, by {reference!r}.")
-        parts: list[tuple[str, list[Any]]] = []
+        parts: list[tuple[str, list[Any], str]] = []  # keyword, options, their place
         if reference is not None:
-            parts.append(("$ref", [self._resolved(reference, pointer)]))
-        parts += [("allOf", [part]) for part in flat.pop("allOf", ())]
-        parts += [(keyword, flat.pop(keyword)) for keyword in ("anyOf", "oneOf") if keyword in flat]
+            parts.append(("$ref", [self._resolved(reference, pointer)], pointer))
+        parts += [("allOf", [part], f"{pointer}/allOf/{i}") for i, part in enumerate(flat.pop("allOf", ()))]
+        parts += [(key, flat.pop(key), f"{pointer}/{key}") for key in ("anyOf", "oneOf") if key in flat]
         for name, needed in flat.pop("dependentRequired", {}).items():
-            parts.append(("anyOf", [{"properties": {name: False}}, {"required": [name, *needed]}]))
+            options = [{"properties": {name: False}}, {"required": [name, *needed]}]
+            parts.append(("anyOf", options, f"{pointer}/dependentRequired"))
         for name, needed in flat.pop("dependentSchemas", {}).items():
-            parts.append(("anyOf", [{"properties": {name: False}}, {"allOf": [{"required": [name]}, needed]}]))
+            options = [{"properties": {name: False}}, {"allOf": [{"required": [name]}, needed]}]
+            parts.append(("anyOf", options, f"{pointer}/dependentSchemas/{name}"))
         own = _joined([around, _keys_of(flat)])
-        keys = [_joined(self._keys_in(option, seen) for option in options) for _, options in parts]
+        keys = [_joined(self._keys_in(option, seen) for option in options) for _, options, _ in parts]
         groups: list[list[Flat]] = []
         deeper = (*seen, reference) if reference is not None else seen
-        for i, (keyword, options) in enumerate(parts):
+        for i, (keyword, options, place) in enumerate(parts):
             beside = _joined([own, *keys[:i], *keys[i + 1 :]])
-            place = f"{pointer}/{keyword}" if keyword != "$ref" else pointer
             if keyword == "oneOf":
                 groups.append(self._one_of(options, pointer, seen, beside))
             else:
                 way = deeper if keyword == "$ref" else seen
-                branches = (self._branches(one, f"{place}/{j}", way, beside) for j, one in enumerate(options))
+                one_each = place.endswith("/anyOf")
+                branches = (
+                    self._branches(option, f"{place}/{j}" if one_each else place, way, beside)
+                    for j, option in enumerate(options)
+                )
                 groups.append([*itertools.chain(*branches)])
         # An object that names no keys may have any.
         groups += self._negations(flat, pointer, seen, _joined([own, *keys]) or None)
