@@ -1,4 +1,8 @@
-"""What a model is told about the format of its answer, in words: small models do better when they know the fields."""
+"""What a model is told about the format of its answer: the shape of the JSON, then what is to be known of its fields.
+
+In this order: a list of choices within the shape made SmolLM2-135M take the first of them nearly always. As it is, that
+model names the category of 47 packages rightly 16 times in place of 12 (``python -m benchmarks.describing``).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from daft_vllm.engine import Constraint
 from daft_vllm.engine.references import resolve
 from daft_vllm.udf.type_schema import TYPE_HINT
 
+_ANY = "..."
 _DEEPEST = 6
 _LONGEST = 6000
 """Characters, about 1,500 tokens: a format that takes more words is told less deeply."""
@@ -22,7 +27,6 @@ _HINTED = {
     "binary": "text",
 }
 _FORMATS = {"date": "a date such as 2024-05-31", "date-time": "a date and time such as 2024-05-31T13:45:00Z"}
-_NAMES = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
 
 
 def describe(constraint: Constraint) -> str | None:
@@ -37,105 +41,117 @@ def describe(constraint: Constraint) -> str | None:
     if constraint.json_schema is None:
         return None
     schema = json.loads(constraint.json_schema)
-    if not schema:
-        return "Answer with JSON."
     for deepest in range(_DEEPEST, 0, -1):
-        kind, lines = _Words(schema, deepest).of(schema, 0, ())
-        text = "\n".join([f"Answer with JSON: {kind}{':' if lines else '.'}", *lines])
+        words = _Words(schema, deepest)
+        shape = words.shape(schema, "", ())
+        text = "\n".join([f"Answer with JSON: {shape}" if shape != _ANY else "Answer with JSON.", *words.lines])
         if len(text) <= _LONGEST:
             return text
     return "Answer with JSON."
 
 
 class _Words:
+    """The shape of a schema's values; ``lines`` says what it doesn't show."""
+
     def __init__(self, root: Mapping[str, Any], deepest: int) -> None:
         self._root = root
         self._deepest = deepest
+        self.lines: list[str] = []
 
-    def of(self, schema: Any, depth: int, seen: tuple[str, ...]) -> tuple[str, list[str]]:
-        """Return the kind of a value in a few words, and the lines that say more about it."""
-        if not isinstance(schema, Mapping) or len(seen) > 4 * _DEEPEST:
-            return "any value", []
-        if TYPE_HINT in schema:
-            return next(words for hint, words in _HINTED.items() if schema[TYPE_HINT].startswith(hint)), []
+    def shape(self, schema: Any, path: str, seen: tuple[str, ...]) -> str:
+        if not isinstance(schema, Mapping) or path.count(".") > self._deepest or len(seen) > 4 * _DEEPEST:
+            return _ANY
         if "$ref" in schema:
             reference = schema["$ref"]
             if reference in seen:
-                return f"a {reference.rsplit('/', 1)[-1]} as above", []
+                return _ANY
             meant = resolve(reference, self._root)
             whole = {**meant, **_told(schema)} if isinstance(meant, Mapping) else meant
-            return self.of(whole, depth, (*seen, reference))
+            return self.shape(whole, path, (*seen, reference))
+        if len(schema.get("allOf", ())) == 1 and isinstance(schema["allOf"][0], Mapping):
+            return self.shape({**schema["allOf"][0], **_told(schema)}, path, seen)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
-                return self._choice(schema[keyword], depth, seen)
-        if len(schema.get("allOf", ())) == 1 and isinstance(schema["allOf"][0], Mapping):
-            return self.of({**schema["allOf"][0], **_told(schema)}, depth, seen)
-        if "const" in schema:
-            return json.dumps(schema["const"], ensure_ascii=False), []
-        if "enum" in schema:
-            values = [json.dumps(value, ensure_ascii=False) for value in schema["enum"][:_MOST_VALUES]]
-            return f"one of {', '.join(values)}", []
+                return self._choice({**schema, keyword: None}, schema[keyword], path, seen)
         kind = schema.get("type")
         if isinstance(kind, list):
-            return self._choice([{**schema, "type": one} for one in kind], depth, seen)
-        if kind == "object" and schema.get("properties") and depth < self._deepest:
-            required = set(schema.get("required", ()))
-            lines = []
-            for name, part in schema["properties"].items():
-                lines += self._line(name, part, name not in required, depth, seen)
-            return "an object with the fields", lines
+            return self._choice(schema, [{**schema, "type": one} for one in kind], path, seen)
+        if "const" in schema:
+            return json.dumps(schema["const"], ensure_ascii=False)
+        self._say(path, _kind(schema), schema.get("description"))
+        if kind == "object" and schema.get("properties"):
+            optional = schema["properties"].keys() - set(schema.get("required", ()))
+            if optional:
+                self._say(path, f"may leave out {', '.join(n for n in schema['properties'] if n in optional)}", None)
+            inner = (
+                f"{json.dumps(name, ensure_ascii=False)}: {self.shape(part, f'{path}.{name}', seen)}"
+                for name, part in schema["properties"].items()
+            )
+            return "{" + ", ".join(inner) + "}"
         if kind == "object":
             others = schema.get("additionalProperties")
-            inner, more = self.of(others if isinstance(others, Mapping) else True, depth, seen)
-            return f"an object from names to {inner}", more
-        if kind == "array" and "prefixItems" in schema:
-            return f"a list of {', '.join(self.of(part, self._deepest, seen)[0] for part in schema['prefixItems'])}", []
+            return '{"...": ' + self.shape(others if isinstance(others, Mapping) else True, f"{path}.*", seen) + "}"
         if kind == "array":
-            inner, more = self.of(schema.get("items", True), depth, seen)
-            return f"a list{_bounds(schema, 'Items')}, each {inner}", more
-        return f"{_NAMES.get(str(kind), 'any value')}{_limits(schema)}", []
+            prefix = [self.shape(part, f"{path}.{i}", seen) for i, part in enumerate(schema.get("prefixItems", ()))]
+            rest = schema.get("items", True)
+            if rest is False or schema.get("maxItems") == len(prefix):
+                return f"[{', '.join(prefix)}]"
+            return f"[{', '.join([*prefix, self.shape(rest, f'{path}[]', seen)])}, ...]"
+        return _ANY
 
-    def _line(self, name: str, part: Any, optional: bool, depth: int, seen: tuple[str, ...]) -> list[str]:
-        kind, lines = self.of(part, depth + 1, seen)
-        about = part.get("description") if isinstance(part, Mapping) else None
-        if about is None and isinstance(part, Mapping) and "$ref" in part:
-            meant = resolve(part["$ref"], self._root)
-            about = meant.get("description") if isinstance(meant, Mapping) else None
-        said = f": {' '.join(str(about).split())}" if about else ""
-        return [f"{'  ' * depth}- {name} ({kind}{', may be left out' if optional else ''}){said}", *lines]
+    def _choice(self, schema: Mapping[str, Any], options: list[Any], path: str, seen: tuple[str, ...]) -> str:
+        """Return the shapes of the options; null is said in words."""
+        others = [option for option in options if not (isinstance(option, Mapping) and option.get("type") == "null")]
+        told = _told(schema)
+        if len(others) < len(options):
+            self._say(path, "may be null", None)
+        shapes = [
+            self.shape({**told, **option} if len(others) == 1 and isinstance(option, Mapping) else option, path, seen)
+            for option in others
+        ]
+        if len(others) > 1:
+            self._say(path, "", schema.get("description"))
+        return " or ".join(dict.fromkeys(shapes)) or "null"
 
-    def _choice(self, options: list[Any], depth: int, seen: tuple[str, ...]) -> tuple[str, list[str]]:
-        kinds, lines = [], []
-        for option in options:
-            kind, more = self.of(option, depth, seen)
-            kinds.append(kind if not more else f"{kind} {_first_names(more)}")
-            lines += [line for line in more if line not in lines]
-        return " or ".join(dict.fromkeys(kinds)), lines
+    def _say(self, path: str, kind: str, about: Any) -> None:
+        name = path.lstrip(".") or "The answer"
+        said = f"{name} {kind}" if kind else name
+        if about:
+            said += f": {' '.join(str(about).split()).rstrip('.')}"
+        if (kind or about) and f"{said}." not in self.lines:
+            self.lines.append(f"{said}.")
 
 
 def _told(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: schema[name] for name in ("description",) if name in schema}
 
 
-def _first_names(lines: list[str]) -> str:
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    top = [line for line in lines if len(line) - len(line.lstrip()) == indent]
-    return ", ".join(line.lstrip(" -").split(" (", 1)[0] for line in top)
-
-
-def _limits(schema: Mapping[str, Any]) -> str:
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Return what the shape doesn't show of a value, empty if there is nothing to say."""
+    if TYPE_HINT in schema:
+        return "is a " + next(words for hint, words in _HINTED.items() if schema[TYPE_HINT].startswith(hint))
+    if "enum" in schema:
+        return f"is one of {', '.join(map(_plain, schema['enum'][:_MOST_VALUES]))}"
+    kind, low, high = schema.get("type"), schema.get("minimum"), schema.get("maximum")
+    if kind == "boolean":
+        return "is true or false"
+    if kind in ("integer", "number"):
+        return f"is a{'n' * (kind == 'integer')} {kind}" + (
+            f" from {low} to {high}" if low is not None and high is not None else ""
+        )
+    if kind == "array":
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        if most is None or "prefixItems" in schema:
+            return ""
+        return f"has {most} entries" if least == most else f"has at most {most} entries"
+    if kind != "string":
+        return ""
     if "format" in schema:
-        return f", {_FORMATS.get(schema['format'], schema['format'])}"
-    if schema.get("type") in ("integer", "number"):
-        low, high = schema.get("minimum"), schema.get("maximum")
-        return f" from {low} to {high}" if low is not None and high is not None else ""
+        return f"is {_FORMATS.get(schema['format'], 'a ' + schema['format'])}"
     if "pattern" in schema:
-        return f" that matches {schema['pattern']}" if len(schema["pattern"]) <= 60 else ""
-    return f" of at most {schema['maxLength']} characters" if "maxLength" in schema else ""
+        return f"matches {schema['pattern']}" if len(schema["pattern"]) <= 60 else ""
+    return f"has at most {schema['maxLength']} characters" if "maxLength" in schema else ""
 
 
-def _bounds(schema: Mapping[str, Any], what: str) -> str:
-    low, high = schema.get(f"min{what}"), schema.get(f"max{what}")
-    if low is not None and low == high:
-        return f" of {low}"
-    return f" of at most {high}" if high is not None else ""
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -41,10 +41,11 @@ class Audience(enum.Enum):
 
 
 class Label(BaseModel):
-    """What the model says about one package. The pattern keeps a small model from running on for ever."""
+    """One package of the catalogue."""
 
     category: Category
     audience: Audience
+    # The pattern keeps a small model from running on for ever.
     description: str = Field(pattern=r"^[A-Z][A-Za-z0-9 ,'()/.+-]{8,48}$")
 
 
