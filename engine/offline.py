@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Literal
 
+from daft_vllm.engine.backends import Backend, held
 from daft_vllm.engine.config import EngineConfig
 from daft_vllm.engine.core import GRACE_SECONDS
 from daft_vllm.engine.render import RequestRenderer
@@ -46,7 +46,7 @@ class OfflineEngine:
         self.config = config
         self._state = EngineThread(config)
         self._rendering = threading.Lock()
-        self._constraints_checked = False
+        self._backends_checked: set[Backend] = set()
         # weakref.finalize's own exit hook would come after multiprocessing's, which joins vLLM's core: for ever.
         # No grace: Daft waits 5 seconds for a UDF process to end, vLLM alone may take longer to end in good order.
         self._finalizer = weakref.finalize(self, self._state.stop, grace=0.0)
@@ -121,19 +121,18 @@ class OfflineEngine:
                     rows.append(Row(call, index, prepared, block_size, dedupe=dedupe))
         self._state.submit(call, rows, finished)
 
-    def check_constraints(self, like: Request) -> None:
-        """Make sure, once, that constraints have an effect with this model: both libraries write what they are told.
+    def check_constraints(self, constraints: Sequence[Constraint], like: Request) -> None:
+        """Make sure, once, that constraints have an effect with this model: that it writes what it is told.
 
         Args:
+            constraints: those that will follow; the libraries that hold them are tried.
             like: a request of the kind that will follow: its chat template's arguments are used.
 
         Raises:
             EngineStartError: a constraint has no effect.
         """
-        if self._constraints_checked:
-            return
+        backends = {held(constraint).backend for constraint in constraints} - self._backends_checked
         word = "daft-vllm"
-        backends: tuple[Literal["xgrammar", "guidance"], ...] = ("xgrammar", "guidance")
         tests = [
             replace(
                 like,
@@ -142,7 +141,7 @@ class OfflineEngine:
                 constraint=Constraint(choices=(word,), backend=backend),
                 thinking=None if like.thinking is None else False,
             )
-            for backend in backends
+            for backend in sorted(backends)
         ]
         for test, outcome in zip(tests, self.run(tests, dedupe=False), strict=True):
             if outcome.text != word:
@@ -151,7 +150,7 @@ class OfflineEngine:
                     f"{outcome.text!r} ({outcome.error or test.constraint}). Leave return_format out, or use another "
                     "model."
                 )
-        self._constraints_checked = True
+        self._backends_checked |= backends
 
     def forget_answers(self) -> None:
         """Compute anew what was computed before, for rows that come from now on."""

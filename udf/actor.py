@@ -279,14 +279,13 @@ class PromptActor:
                     claim_gpus=spec.claim_gpus and not _in_ray_actor(),
                 )
                 if spec.format.constraints:
-                    self._engine.check_constraints(
-                        Request(
-                            None,
-                            apply_chat_template=spec.apply_chat_template,
-                            chat_template_kwargs=spec.chat_template_kwargs,
-                            thinking=spec.thinking,
-                        )
+                    like = Request(
+                        None,
+                        apply_chat_template=spec.apply_chat_template,
+                        chat_template_kwargs=spec.chat_template_kwargs,
+                        thinking=spec.thinking,
                     )
+                    self._engine.check_constraints(spec.format.constraints, like)
                 self._engine.forget_answers()  # those of earlier queries
                 self._before = self._counted = self._engine.stats()
                 logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)

@@ -254,13 +254,13 @@ def test_a_constraint_without_effect_ends_the_job(
     smollm2: str, engine: OfflineEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.shared_engine(EngineConfig(smollm2, dict(ENGINE_ARGS), gpus=0), check_chat_template=True)
-    monkeypatch.setattr(engine, "_constraints_checked", False)
+    monkeypatch.setattr(engine, "_backends_checked", set())
     run = engine.run
     monkeypatch.setattr(
         engine, "run", lambda requests, **options: run([_unconstrained(one) for one in requests], **options)
     )
     with pytest.raises(EngineStartError, match="constraints have no effect"):
-        engine.check_constraints(Request(None))
+        engine.check_constraints([Constraint(choices=("a",))], Request(None))
 
 
 def _unconstrained(request: Request) -> Request:
