@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import jsonschema
 
 from daft_vllm.engine.conjunction import TYPES, Flat, all_of, property_schema
-from daft_vllm.engine.formats import ASSERTED, HELD_BY_GUIDANCE, HELD_BY_XGRAMMAR, PATTERNS
+from daft_vllm.engine.formats import ASSERTED, HELD_BY, PATTERNS
 from daft_vllm.engine.patterns import Unsayable, json_text_pattern, pattern_of_length
 
 _MOST_MULTIPLES = 1000
@@ -159,7 +159,7 @@ class Emitter:
             return NEVER
         formats = [name for name in flat.get("format", ()) if name in ASSERTED]
         for name in formats:
-            if name not in (HELD_BY_XGRAMMAR if self._dialect == "xgrammar" else HELD_BY_GUIDANCE):
+            if name not in PATTERNS and name not in HELD_BY[self._dialect]:
                 self._find(
                     pointer, "format", f"{self._dialect} doesn't know {name!r}", "Leave it out, or write a pattern"
                 )
@@ -167,7 +167,8 @@ class Emitter:
         lengths = {"minLength": low or None, "maxLength": high}
         node: Node = {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
         if self._dialect == "guidance":
-            says = [{"format": name} for name in formats] + [{"pattern": pattern} for pattern in patterns]
+            says = [{"pattern": PATTERNS[name]} if name in PATTERNS else {"format": name} for name in formats]
+            says += [{"pattern": pattern} for pattern in patterns]
             return {**node, **says[0]} if len(says) == 1 else {**node, "allOf": says} if says else node
         if len(formats) + len(patterns) > 1:
             both = "format" if formats else "pattern"

@@ -1,4 +1,4 @@
-"""Formats of strings: which are held, and the patterns of those that xgrammar's own patterns hold too loosely."""
+"""Formats of strings: which are held, and the patterns of those that the libraries hold too loosely."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ PATTERNS = {
     "email": f"^{_ATOM}([.]{_ATOM})*@{_HOST}$",
 }
 """Patterns that only match what the format allows and Python's types hold: days that the month has, years from 1 on, at
-most microseconds; addresses without quoted parts. xgrammar 0.2 takes the 30th of February for a date."""
+most microseconds; addresses without quoted parts. xgrammar 0.2 takes the 30th of February for a date, llguidance 1.7
+the 60th second of any minute for a time."""
 
 CLOCK_PATTERN = f"^{_CLOCK}$"
 """A time of day without a time zone."""
@@ -46,16 +47,10 @@ def url_pattern(schemes: list[str]) -> str:
     return f"^({'|'.join(schemes)})://{_HOST}(:[1-9][0-9]{{0,3}})?(/{path}{{0,900}})?([?]{path}{{0,400}})?$"
 
 
-HELD_BY_XGRAMMAR = frozenset(
-    (
-        *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference"),
-        *("uri-template", "json-pointer", "relative-json-pointer"),
-    )
-)
-"""Formats that xgrammar 0.2 knows."""
-HELD_BY_GUIDANCE = frozenset(
-    ("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
-)
-"""Formats that llguidance 1.7 knows."""
-ASSERTED = HELD_BY_XGRAMMAR | {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"}
+HELD_BY = {
+    "xgrammar": frozenset(("duration", "ipv4", "uuid", "uri", "uri-reference", "json-pointer")),
+    "guidance": frozenset(("duration", "ipv4", "uuid", "uri")),
+}
+"""Other formats that xgrammar 0.2 and llguidance 1.7 hold by themselves."""
+ASSERTED = frozenset((*PATTERNS, *HELD_BY["xgrammar"], "idn-email", "idn-hostname", "iri", "iri-reference", "regex"))
 """Formats of the specification. All others are annotations."""

@@ -241,6 +241,17 @@ def test_auto_takes_the_library_that_leaves_nothing_out() -> None:
     assert [finding.keyword for finding in one.left] == ["uniqueItems"]
 
 
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
+def test_times_and_dates_are_ones_that_python_has(backend: str) -> None:
+    for form, valid, invalid in (
+        ("time", ["23:59:59Z", "00:00:00.5+02:00"], ["23:59:60Z", "24:00:00Z", "10:00:00"]),
+        ("date", ["2024-02-29"], ["2023-02-29", "0000-01-01"]),
+        ("date-time", ["2024-02-29T23:59:59Z"], ["2024-02-30T00:00:00Z", "2024-02-29T00:00:60Z"]),
+    ):
+        schema = {"type": "string", "format": form}
+        assert [text for text in valid + invalid if accepts(schema, text, backend)] == valid
+
+
 @pytest.mark.parametrize("pattern", ["[A-Z]{2}-\\d+", "(yes|no)", "[^\\d]+", "a.b", "x{0,300}"])
 def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> None:
     import re
