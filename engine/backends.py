@@ -54,8 +54,12 @@ class Held(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def held(constraint: Constraint) -> Held:
+def held(constraint: Constraint, *, build: bool = True) -> Held:
     """Return how a constraint is enforced while an answer is written.
+
+    Args:
+        constraint: the constraint.
+        build: False leaves out what needs xgrammar, whose import brings torch: building its grammar.
 
     Raises:
         SchemaError: the constraint says what its backend doesn't hold, with place and reason; nothing satisfies it; or
@@ -75,7 +79,8 @@ def held(constraint: Constraint) -> Held:
         if not one.left and not one.narrow:
             break  # no other is needed
     for one in sorted(taken, key=lambda one: (len(one.left), one.narrow)):
-        error = _within_time(functools.partial(_build_error, one))
+        light = one.backend == "xgrammar" and not build
+        error = None if light else _within_time(functools.partial(_build_error, one))
         if error is None:
             return one
         why.append(f"{one.backend} can't build the grammar: {error}")

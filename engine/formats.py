@@ -10,6 +10,7 @@ _CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?"
 _OFFSET = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _ATOM = "[A-Za-z0-9_+-]+"
 _HOST = "([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?[.]){1,8}[a-z]{2,24}"
+_SHORT_HOST = "([a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?[.]){1,4}[a-z]{2,12}"
 _LABEL = "[a-z0-9]([a-z0-9]{0,60}[a-z0-9])?"
 _H = "[0-9a-f]{1,4}"
 _IPV6 = "|".join(
@@ -42,9 +43,9 @@ LOCAL_DATE_TIME_PATTERN = f"^{_DATE}T{_CLOCK}$"
 
 
 def url_pattern(schemes: list[str]) -> str:
-    """Return the pattern of URLs with a host name and one of ``schemes``, of less than 2,083 characters."""
+    """Return the pattern of URLs with a host name and one of ``schemes``, of less than 500 characters."""
     path = "[A-Za-z0-9._~%!$&'()*+,;=:@/-]"
-    return f"^({'|'.join(schemes)})://{_HOST}(:[1-9][0-9]{{0,3}})?(/{path}{{0,900}})?([?]{path}{{0,400}})?$"
+    return f"^({'|'.join(schemes)})://{_SHORT_HOST}(:[1-9][0-9]{{0,3}})?(/{path}{{0,150}})?([?]{path}{{0,80}})?$"
 
 
 HELD_BY = {

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import daft
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
-from daft_vllm.engine.backends import check_backend
+from daft_vllm.engine.backends import check_backend, held
 from daft_vllm.engine.config import reasoning_parser
 from daft_vllm.engine.devices import visible_gpus
 from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
@@ -180,9 +180,13 @@ def prompt(
     check_known_model(model)
     check_model_folder(model)
     form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
-    tokenizer_of = str((engine_args or {}).get("tokenizer") or known_folder(model))
+    # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
+    tokenizer_of = None if use_process else str((engine_args or {}).get("tokenizer") or known_folder(model))
     for constraint in form.constraints:
-        check_constraint(constraint, tokenizer_of)
+        if tokenizer_of is None:
+            held(constraint, build=False)
+        else:
+            check_constraint(constraint, tokenizer_of)
     if gpus is None:
         gpus = _default_gpus()
     row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
@@ -223,12 +227,12 @@ def prompt(
     )
 
 
-def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str) -> None:
+def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str | None) -> None:
     """Say once what a user would want to know of a format before hours of work: JSON text, and too few tokens."""
     if form.json_text and (said := ", ".join(form.json_text)) not in _said:
         _said.add(said)
         logger.info("no column type holds these parts of the answer, which are JSON text: %s", said)
-    tokenizer = local_tokenizer(tokenizer_of)
+    tokenizer = local_tokenizer(tokenizer_of) if tokenizer_of is not None and form.constraints else None
     if tokenizer is None or "max_tokens" in spec.row_options:
         return
     shortest = [text for text in map(shortest_answer, form.constraints) if text]

@@ -9,7 +9,7 @@ import pytest
 from daft import Series
 from daft.udf.metrics import _metrics_context
 
-from daft_vllm import EngineConfig, OfflineEngine, SamplingOptions
+from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.errors import RowError
 from daft_vllm.udf.actor import PromptActor, PromptSpec
 from daft_vllm.udf.progress import read_progress
@@ -27,6 +27,7 @@ def spec_of(smollm2: str, return_format: Any = None, **changes: Any) -> PromptSp
 
 
 def test_a_batch_is_answered_and_counted(engine: OfflineEngine, smollm2: str, tmp_path: Path) -> None:
+    engine.check_constraints([Constraint(choices=("yes",))], Request(None))  # once per engine, by a row of its own
     before = engine.stats()
     actor = PromptActor(spec_of(smollm2, ["yes", "no"], details=True, progress_folder=str(tmp_path)))
     with _metrics_context() as metrics:
@@ -53,7 +54,7 @@ def test_answers_that_do_not_satisfy_their_format_are_failures(
     actor = PromptActor(spec_of(smollm2, {"type": "object"}, progress_folder=str(tmp_path), on_error="raise"))
     actor._opened()
     outcomes = [Outcome(text='{"a": 1}', finish_reason="stop"), Outcome(text="[]", finish_reason="stop")]
-    parsed = [actor._parse(outcome) for outcome in outcomes]
+    parsed = [actor._parse(None, outcome) for outcome in outcomes]
     with _metrics_context(), pytest.raises(RowError, match=r"1 of 2 rows have no value \(invalid_output 1\)"):
         actor._report(outcomes, parsed)
     assert parsed[0].value == '{"a": 1}'
