@@ -13,14 +13,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
-from daft_vllm.engine.emission import Finding
+from daft_vllm.engine.emission import Backend, Finding
 from daft_vllm.engine.lowering import lower
 from daft_vllm.engine.patterns import Unsayable, text_pattern
 from daft_vllm.engine.request import Constraint
 from daft_vllm.engine.structured import guidance_spec
 from daft_vllm.errors import OptionError, SchemaError
 
-Backend = Literal["xgrammar", "guidance"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 BUILD_SECONDS = 30.0
 """How long a grammar may take to be built before the model is loaded."""
@@ -119,7 +118,7 @@ def compile_error(one: Held, tokenizer: Any) -> str | None:
         one: the constraint.
         tokenizer: of Hugging Face's ``transformers``.
     """
-    return _within_time(lambda: _compile_error(one, tokenizer))
+    return _within_time(functools.partial(_build_error, one, tokenizer))
 
 
 def _within_time(check: Callable[[], str | None]) -> str | None:
@@ -131,42 +130,32 @@ def _within_time(check: Callable[[], str | None]) -> str | None:
     return result[0] if result else f"not done after {BUILD_SECONDS:g} seconds: its counts or choices are too many"
 
 
-def _build_error(one: Held) -> str | None:
-    """Return why the grammar can't be built, whatever the tokenizer."""
+def _build_error(one: Held, tokenizer: Any = None) -> str | None:
+    """Return why the grammar can't be built, or compiled for a tokenizer if one is given."""
     if one.kind == "json" and len(one.spec) > _LARGEST:
         return f"the schema has {len(one.spec):,} characters with its references and choices written out"
     try:
         if one.backend == "guidance":
-            return _first_line(_guidance_error(one, None))
-        from xgrammar import Grammar
-
-        if one.kind == "json":
-            Grammar.from_json_schema(str(one.spec), any_whitespace=False, separators=(",", ":"))
-        elif one.kind == "regex":
-            Grammar.from_regex(str(one.spec))
-        elif one.kind == "grammar":
-            Grammar.from_lark(str(one.spec)) if is_lark(str(one.spec)) else Grammar.from_ebnf(str(one.spec))
+            return _guidance_error(one, tokenizer)
+        grammar = _xgrammar_grammar(one)
+        if grammar is not None and tokenizer is not None:
+            _xgrammar_compiler(tokenizer).compile_grammar(grammar)
     except Exception as e:
         return _first_line(str(e))
     return None
 
 
-def _compile_error(one: Held, tokenizer: Any) -> str | None:
-    try:
-        if one.backend == "guidance":
-            import llguidance.hf
+def _xgrammar_grammar(one: Held) -> Any:
+    """Return a constraint as xgrammar's grammar; None for choices, of which vLLM makes it."""
+    from xgrammar import Grammar
 
-            return _first_line(_guidance_error(one, llguidance.hf.from_tokenizer(tokenizer)))
-        compiler = _xgrammar_compiler(tokenizer)
-        if one.kind == "json":
-            compiler.compile_json_schema(str(one.spec), any_whitespace=False, separators=(",", ":"))
-        elif one.kind == "regex":
-            compiler.compile_regex(str(one.spec))
-        elif one.kind == "grammar":
-            text = str(one.spec)
-            compiler.compile_lark(text) if is_lark(text) else compiler.compile_grammar(text)
-    except Exception as e:
-        return _first_line(str(e))
+    spec = str(one.spec)
+    if one.kind == "json":
+        return Grammar.from_json_schema(spec, any_whitespace=False, separators=(",", ":"))
+    if one.kind == "regex":
+        return Grammar.from_regex(spec)
+    if one.kind == "grammar":
+        return Grammar.from_lark(spec) if is_lark(spec) else Grammar.from_ebnf(spec)
     return None
 
 
@@ -177,10 +166,15 @@ def _xgrammar_compiler(tokenizer: Any) -> Any:
     return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.from_huggingface(tokenizer), max_threads=1)
 
 
-def _guidance_error(one: Held, tokenizer: Any) -> str:
-    from llguidance import LLMatcher
+def _guidance_error(one: Held, tokenizer: Any) -> str | None:
+    import llguidance
 
-    return str(LLMatcher.validate_grammar(guidance_grammar(one), tokenizer))
+    known = None
+    if tokenizer is not None:
+        import llguidance.hf  # brings transformers, which the driver may have to do without
+
+        known = llguidance.hf.from_tokenizer(tokenizer)
+    return _first_line(str(llguidance.LLMatcher.validate_grammar(guidance_grammar(one), known)))
 
 
 def guidance_grammar(one: Held) -> str:

@@ -1,4 +1,4 @@
-"""From a flat schema to the ones that xgrammar enforces, type by type."""
+"""From a flat schema to the ones that a grammar library enforces, type by type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYWORDS_OF = {
     ),
 }
 _KEYWORDS_OF["number"] = _KEYWORDS_OF["integer"]
-Dialect = Literal["xgrammar", "guidance"]
+Backend = Literal["xgrammar", "guidance"]
 """The library that reads the emitted schema: vLLM's structured-output backends of these names."""
 
 Node = dict[str, Any]
@@ -62,7 +62,7 @@ class Emitter:
         dialect: what will read the result.
     """
 
-    def __init__(self, root: Any, dialect: Dialect) -> None:
+    def __init__(self, root: Any, dialect: Backend) -> None:
         self._dialect = dialect
         self._validator = jsonschema.Draft202012Validator(root)
         self.narrow = False
@@ -74,13 +74,8 @@ class Emitter:
 
     def _of_types(self, flat: Flat, pointer: str) -> list[Node]:
         """Return one lowered schema per type that the flat schema allows."""
-        for forbidden in flat.get("not", ()):
-            if forbidden is True or forbidden == {}:
-                return [NEVER]
-            if forbidden is not False:
-                self._find(
-                    pointer, "not", "a grammar says what may be written, not what may not", "Say what is allowed"
-                )
+        if "not" in flat:  # what could be said otherwise was taken out
+            self._find(pointer, "not", "a grammar says what may be written, not what may not", "Say what is allowed")
         for condition in flat.get("conditions", ()):
             if "then" in condition or "else" in condition:
                 self._find(

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from daft_vllm.engine.complement import complement, complement_of_values
 from daft_vllm.engine.conjunction import ANNOTATIONS, TYPES, Flat, conjoined, normalised
-from daft_vllm.engine.emission import NEVER, Dialect, Emitter, Finding, Node, denormalised
+from daft_vllm.engine.emission import NEVER, Backend, Emitter, Finding, Node, denormalised
 from daft_vllm.engine.references import own_documents, resolve
 from daft_vllm.errors import SchemaError
 
@@ -47,7 +47,7 @@ class Lowered(NamedTuple):
     narrow: bool = False
 
 
-def lower(schema: Mapping[str, Any] | bool, dialect: Dialect = "xgrammar") -> Lowered:
+def lower(schema: Mapping[str, Any] | bool, dialect: Backend = "xgrammar") -> Lowered:
     """Rewrite a schema (draft 2020-12; spellings of older drafts are understood).
 
     Raises:
@@ -69,7 +69,7 @@ class _Lowering(Emitter):
     text, because joined ones have no place of their own in the document.
     """
 
-    def __init__(self, root: Any, dialect: Dialect) -> None:
+    def __init__(self, root: Any, dialect: Backend) -> None:
         super().__init__(root, dialect)
         self._root = root
         self._known: dict[str, tuple[Node, list[Finding], bool]] = {}

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from daft_vllm.engine.backends import Backend, held
+from daft_vllm.engine.backends import held
 from daft_vllm.engine.config import EngineConfig
 from daft_vllm.engine.core import GRACE_SECONDS
+from daft_vllm.engine.emission import Backend
 from daft_vllm.engine.render import RequestRenderer
 from daft_vllm.engine.request import Constraint, Outcome, Request
 from daft_vllm.engine.rows import Call, Row

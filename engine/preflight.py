@@ -64,12 +64,16 @@ def check_constraint(constraint: Constraint, model: str | None = None) -> None:
             raise SchemaError(f"{one.backend} can't compile return_format for this model's tokenizer: {error}")
 
 
-@functools.lru_cache(maxsize=2)
 def local_tokenizer(model: str) -> Any:
     """Return the tokenizer of a model that is on this machine, else None. Nothing is downloaded."""
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+        return _tokenizer(model)
     except Exception:  # vLLM has tokenizers of its own (Mistral's), and says what is wrong with the others
         return None
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, local_files_only=True)

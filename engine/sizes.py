@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from daft_vllm.engine.backends import held
-from daft_vllm.engine.formats import PATTERNS
 from daft_vllm.engine.patterns import shortest_match
 from daft_vllm.engine.request import Constraint
 
 _DEEPEST = 40
-_OTHER_FORMATS = {"uuid": "0" * 36, "uri": "a:b", "ipv4": "1.1.1.1", "duration": "P1D"}
+_FORMATS = {"uuid": "0" * 36, "uri": "a:b", "ipv4": "1.1.1.1", "duration": "P1D"}
 
 
 def shortest_answer(constraint: Constraint) -> str | None:
@@ -74,8 +73,7 @@ class _Shortest:
 
 
 def _string(node: Mapping[str, Any]) -> str:
-    pattern = PATTERNS.get(node.get("format", ""), node.get("pattern"))
-    shortest = shortest_match(pattern) if pattern else _OTHER_FORMATS.get(node.get("format", ""), "")
+    shortest = shortest_match(node["pattern"]) if "pattern" in node else _FORMATS.get(node.get("format", ""), "")
     return shortest + "x" * max(0, int(node.get("minLength", 0)) - len(shortest))
 
 
