@@ -8,16 +8,16 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import daft
-from daft import DataType, Series
+from daft import Series
 from daft.udf.metrics import increment_counter
 
-from daft_vllm.engine import EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
+from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.preflight import check_before_load
 from daft_vllm.engine.request import count_by_code
 from daft_vllm.errors import EngineClosedError, OptionError, RowError, SchemaError
@@ -25,8 +25,9 @@ from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.engines import shared_engine
 from daft_vllm.udf.exit import leave_quickly
 from daft_vllm.udf.progress import ProgressWriter
-from daft_vllm.udf.results import details_type, result_series, value_array
-from daft_vllm.udf.return_format import Parsed, ReturnFormat
+from daft_vllm.udf.results import result_series, value_array
+from daft_vllm.udf.return_format import Parsed
+from daft_vllm.udf.spec import PromptSpec
 
 logger = logging.getLogger("daft_vllm")
 
@@ -44,51 +45,6 @@ _METRICS = (
 
 _RAY_BATCHES = 2
 """Batches that Daft 0.7 keeps outstanding for each Ray actor, and so the threads that an actor needs."""
-
-
-@dataclass(frozen=True)
-class PromptSpec:
-    """Everything a worker needs to answer a column. Picklable.
-
-    Args:
-        engine: how to start the engine.
-        sampling: sampling options of every row.
-        format: what every answer has to be.
-        system_message: put before every prompt.
-        apply_chat_template: False sends the prompts as they are.
-        chat_template_kwargs: handed to the chat template.
-        on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
-        row_options: names of the sampling options that come with each row.
-        dedupe: compute identical rows once.
-        preambles: said before the prompts, see ``daft_vllm.engine.Request``; by the name of the row's format, which is
-            None where all rows have the same.
-        thinking: see ``daft_vllm.engine.Request``.
-        retries: how often a row is asked again that was cut off or is invalid.
-        details: whether the column holds a struct with the value, or the value alone.
-        claim_gpus: take free GPUs of this machine, because nobody else hands them out.
-        progress_folder: where live counters are written. None: nowhere.
-    """
-
-    engine: EngineConfig
-    sampling: SamplingOptions
-    format: ReturnFormat
-    system_message: str | None = None
-    apply_chat_template: bool = True
-    chat_template_kwargs: Mapping[str, Any] | None = None
-    on_error: Literal["null", "raise"] = "null"
-    row_options: tuple[str, ...] = ()
-    preambles: Mapping[str | None, str | None] = field(default_factory=dict)
-    thinking: bool | None = None
-    retries: int = 0
-    dedupe: bool = True
-    details: bool = False
-    claim_gpus: bool = False
-    progress_folder: str | None = None
-
-    @property
-    def dtype(self) -> DataType:
-        """Type of the result column."""
-        return details_type(self.format.dtype) if self.details else self.format.dtype
 
 
 class _Batch(NamedTuple):
@@ -141,8 +97,9 @@ class PromptActor:
         batch = self._submit(prompts, options)
         try:
             outcomes = _placed(batch, batch.future.result())
+            again = batch.requests
             for attempt in range(1, self._spec.retries + 1):
-                again = self._to_be_asked_again(batch, outcomes, attempt)
+                again = self._to_be_asked_again(batch, outcomes, again, attempt)
                 answers = self._given_to_engine(list(again.values())).result()
                 outcomes |= dict(zip(again, answers, strict=True))
             return self._result(batch, outcomes)
@@ -157,8 +114,9 @@ class PromptActor:
         try:
             answers = await asyncio.wrap_future(batch.future)
             outcomes = _placed(batch, answers)
+            again = batch.requests
             for attempt in range(1, self._spec.retries + 1):
-                again = await asyncio.to_thread(self._to_be_asked_again, batch, outcomes, attempt)
+                again = await asyncio.to_thread(self._to_be_asked_again, batch, outcomes, again, attempt)
                 future = await asyncio.to_thread(self._given_to_engine, list(again.values()))
                 answers = await asyncio.wrap_future(future)
                 outcomes |= dict(zip(again, answers, strict=True))
@@ -167,10 +125,13 @@ class PromptActor:
             raise
         return await asyncio.to_thread(self._result, batch, outcomes)
 
-    def _to_be_asked_again(self, batch: _Batch, outcomes: Mapping[int, Outcome], attempt: int) -> dict[int, Request]:
-        """Return requests for the rows that were cut off or are invalid, by their place."""
+    def _to_be_asked_again(
+        self, batch: _Batch, outcomes: Mapping[int, Outcome], asked: Iterable[int], attempt: int
+    ) -> dict[int, Request]:
+        """Return requests for those of the rows asked last that were cut off or are invalid, by their place."""
         again: dict[int, Request] = {}
-        for i, request in batch.requests.items():
+        for i in asked:
+            request = batch.requests[i]
             error = self._parse(batch.names[i], outcomes[i]).error
             if error is None:
                 continue

@@ -16,10 +16,11 @@ from daft_vllm.engine.preflight import check_constraint, check_model_folder, loc
 from daft_vllm.engine.sizes import shortest_answer
 from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import check_known_model, known_folder
-from daft_vllm.udf.actor import PromptSpec, actor_expression
+from daft_vllm.udf.actor import actor_expression
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.formats import PerRow
 from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.spec import PromptSpec
 
 logger = logging.getLogger("daft_vllm")
 

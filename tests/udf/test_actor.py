@@ -11,9 +11,10 @@ from daft.udf.metrics import _metrics_context
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.errors import RowError
-from daft_vllm.udf.actor import PromptActor, PromptSpec
+from daft_vllm.udf.actor import PromptActor
 from daft_vllm.udf.progress import read_progress
 from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.spec import PromptSpec
 from tests.conftest import ENGINE_ARGS
 
 

@@ -1,0 +1,58 @@
+"""What a worker is told: one picklable object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from daft import DataType
+
+from daft_vllm.engine import EngineConfig, SamplingOptions
+from daft_vllm.udf.results import details_type
+from daft_vllm.udf.return_format import ReturnFormat
+
+
+@dataclass(frozen=True)
+class PromptSpec:
+    """Everything a worker needs to answer a column. Picklable.
+
+    Args:
+        engine: how to start the engine.
+        sampling: sampling options of every row.
+        format: what every answer has to be.
+        system_message: put before every prompt.
+        apply_chat_template: False sends the prompts as they are.
+        chat_template_kwargs: handed to the chat template.
+        on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
+        row_options: names of the sampling options that come with each row.
+        dedupe: compute identical rows once.
+        preambles: said before the prompts, see ``daft_vllm.engine.Request``; by the name of the row's format, which is
+            None where all rows have the same.
+        thinking: see ``daft_vllm.engine.Request``.
+        retries: how often a row is asked again that was cut off or is invalid.
+        details: whether the column holds a struct with the value, or the value alone.
+        claim_gpus: take free GPUs of this machine, because nobody else hands them out.
+        progress_folder: where live counters are written. None: nowhere.
+    """
+
+    engine: EngineConfig
+    sampling: SamplingOptions
+    format: ReturnFormat
+    system_message: str | None = None
+    apply_chat_template: bool = True
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    on_error: Literal["null", "raise"] = "null"
+    row_options: tuple[str, ...] = ()
+    preambles: Mapping[str | None, str | None] = field(default_factory=dict)
+    thinking: bool | None = None
+    retries: int = 0
+    dedupe: bool = True
+    details: bool = False
+    claim_gpus: bool = False
+    progress_folder: str | None = None
+
+    @property
+    def dtype(self) -> DataType:
+        """Type of the result column."""
+        return details_type(self.format.dtype) if self.details else self.format.dtype
