@@ -33,18 +33,61 @@ def told(given: object) -> str | None:
     return describe(constraint)
 
 
-def test_the_shape_comes_first_and_then_what_is_to_be_known() -> None:
+def test_each_part_is_told_from_the_outside_in() -> None:
     assert told(Order) == "\n".join(
         [
-            'Answer with JSON: {"kind": ..., "day": ..., "lines": [{"sku": ..., "amount": ...}, ...], "note": ...}',
+            'Answer with a JSON object with the keys "kind", "day", "lines", "note" (optional).',
             "The answer: An order as the customer sees it.",
-            "The answer may leave out note.",
             "kind is one of new, return.",
             "day is a date such as 2024-05-31.",
-            "lines has at most 3 entries.",
-            "lines[].sku has at most 12 characters.",
+            "lines is a list of at most 3 entries.",
+            'lines[] is an object with the keys "sku", "amount".',
+            "lines[].sku is text of at most 12 characters.",
             "lines[].amount is an integer from 0 to 99: How many were bought.",
             "note may be null.",
+        ]
+    )
+
+
+class Circle(BaseModel):
+    kind: Literal["circle"]
+    radius: float
+
+
+class Square(BaseModel):
+    """A square."""
+
+    kind: Literal["square"]
+    side: float
+
+
+class Tree(BaseModel):
+    children: list[Tree]
+    tags: list[str]
+    shape: Annotated[Circle | Square, Field(discriminator="kind", description="What it looks like.")]
+    scores: dict[str, float]
+    pair: tuple[int, bool]
+    size: Annotated[int, Field(gt=0, ge=1)] | str | None
+
+
+def test_trees_choices_maps_and_tuples_are_told_in_words() -> None:
+    assert told(Tree) == "\n".join(
+        [
+            'Answer with a JSON object with the keys "children", "tags", "shape", "scores", "pair", "size".',
+            "children is a list.",
+            "children[] is like the answer.",
+            "tags is a list of texts.",
+            'shape is an object with the keys "kind" (always circle), "radius" or an object with the keys "kind" '
+            '(always square), "side" (A square): What it looks like.',
+            "shape.radius is a number.",
+            "shape.side is a number.",
+            "scores is an object with keys of your choice.",
+            "scores.* is a number.",
+            "pair is a list of 2 entries.",
+            "pair[0] is an integer.",
+            "pair[1] is true or false.",
+            "size is an integer of at least 1 or text.",
+            "size may be null.",
         ]
     )
 
@@ -54,7 +97,8 @@ def test_formats_that_are_no_objects() -> None:
     assert told(Regex("a+")) == "Answer with text that matches the regular expression a+"
     assert told(Grammar('root ::= "a"')) is None
     assert told(Json()) == "Answer with JSON."
-    assert told(int) == "Answer with JSON.\nThe answer is an integer."
+    assert told(int) == "Answer with JSON: an integer."
+    assert told(list[int]) == "Answer with a JSON list of integers."
 
 
 def test_a_format_of_many_words_is_told_less_deeply() -> None:
