@@ -24,6 +24,7 @@ from daft_vllm.engine.backends import held
 from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
+from daft_vllm.udf.return_format import ReturnFormat
 from daft_vllm.udf.validation import validator_of
 
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
@@ -75,6 +76,7 @@ def judge(case: Case, model: str | None = None) -> None:
     """Fill in what the case's grammar does with its instances, if it can be compiled for a model's tokenizer."""
     constraint = Constraint(json_schema=json.dumps(case.schema))
     try:
+        form_of(case)
         check_constraint(constraint, model)
         one = held(constraint)
     except SchemaError as e:
@@ -99,6 +101,15 @@ def judge(case: Case, model: str | None = None) -> None:
             (case.unnamed_keys if fitted.has_unnamed_keys else case.valid_refused).append(json.dumps(instance)[:200])
         else:
             case.invalid_accepted.append(json.dumps(instance)[:200])
+
+
+def form_of(case: Case) -> ReturnFormat | None:
+    """Return what ``prompt()`` makes of the schema; None for ``true`` and ``false``, which it doesn't take.
+
+    Raises:
+        SchemaError: it refuses the schema.
+    """
+    return None if isinstance(case.schema, bool) else ReturnFormat.of(case.schema)
 
 
 def summary(folder: str, cases: list[Case]) -> str:

@@ -6,10 +6,9 @@ import json
 
 import typer
 
-from benchmarks.conformance import Case
+from benchmarks.conformance import Case, form_of
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
-from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.return_format import ReturnFormat
@@ -32,7 +31,7 @@ def let_model_answer(
         max_tokens: of each.
     """
     enforced = [case for case in cases if case.backend is not None]
-    forms = [_form(case) for case in enforced]
+    forms = [form_of(case) for case in enforced]
     rows = []
     for number in range(answers):
         for case, form in zip(enforced, forms, strict=True):
@@ -52,14 +51,6 @@ def let_model_answer(
             for (case, form, _), outcome in zip(chunk, outcomes, strict=True):
                 _count(case, form, outcome.text, None if outcome.error is None else str(outcome.error))
             typer.echo(f"{min(start + CHUNK, len(rows))} of {len(rows)} answers", err=True)
-
-
-def _form(case: Case) -> ReturnFormat | None:
-    """Return the column's format; None for a schema that ``prompt()`` doesn't take, as ``true`` is none."""
-    try:
-        return ReturnFormat.of(case.schema)
-    except SchemaError:
-        return None
 
 
 def _count(case: Case, form: ReturnFormat | None, text: str | None, error: str | None) -> None:

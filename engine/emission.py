@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import jsonschema
 
-from daft_vllm.engine.conjunction import TYPES, Flat, all_of, property_schema
+from daft_vllm.engine.conjunction import TYPES, Flat, all_of, matches, property_schema
 from daft_vllm.engine.formats import ASSERTED, HELD_BY, PATTERNS
 from daft_vllm.engine.patterns import Unsayable, json_text_pattern, pattern_of_length
 
@@ -243,12 +243,15 @@ class Emitter:
         properties: dict[str, Node] = {}
         # An object that names keys and doesn't speak of others gets none: its column has no place for them.
         closed = other is False or (bool(names) and "additionalProperties" not in flat)
+        patterns = flat.get("patternProperties", {})
+        by_pattern = True
         for name in names:
             value = self.lower(property_schema(flat, name), f"{pointer}/properties/{_escaped(name)}")
             if value is NEVER or not self._validator.evolve(schema=key_schema).is_valid(name):
                 if name in required:
                     return NEVER
                 closed = True  # or the name could come as one of the others
+                by_pattern = by_pattern and not any(matches(pattern, name) for pattern in patterns)
             else:
                 properties[name] = value
         least, most = flat.get("minProperties", 0), flat.get("maxProperties")
@@ -259,8 +262,7 @@ class Emitter:
             node["maxProperties"] = most
         if least > len(required):
             node["minProperties"] = least
-        patterns = flat.get("patternProperties", {})
-        if properties or (closed and not patterns):
+        if properties or (closed and not (patterns and by_pattern)):
             return self._with_others(node, flat, pointer, closed=closed or bool(patterns) or key_schema is not True)
         return self._of_free_keys(node, flat, pointer, closed=closed)
 

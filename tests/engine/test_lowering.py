@@ -71,6 +71,21 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{}, {"a": 1, "b": 1}],
     ),
     ({"type": "object", "required": ["a"]}, [{"a": 1}, {"a": [2]}], [{}, {"b": 1}]),
+    (  # a key that is ruled out by its name, though a pattern would let it in
+        {"type": "object", "properties": {"a": {"not": {}}}, "patternProperties": {"^[a-z]$": {}}},
+        [{}],
+        [{"a": 1}, {"a": ""}],
+    ),
+    (
+        {
+            "type": "object",
+            "properties": {"A": False},
+            "patternProperties": {"^[a-z]$": {"type": "integer"}},
+            "additionalProperties": False,
+        },
+        [{}, {"a": 1}],
+        [{"A": 1}, {"a": "x"}],
+    ),
     (
         {
             "type": "object",

@@ -59,6 +59,7 @@ class Draw:
             "maxLength": lambda: self.random.randrange(3),
             "pattern": lambda: one(["^a", "b$", "x", "^[a-z]*$"]),
             "properties": lambda: {key: part() for key in some(KEYS, self.random.randrange(1, 3))},
+            "patternProperties": lambda: {one(["^[ab]$", "^[a-z]", "c"]): part()},
             "required": lambda: some(KEYS, self.random.randrange(1, 3)),
             "additionalProperties": lambda: one([False, True, part()]),
             "items": part,
@@ -75,6 +76,8 @@ class Draw:
             "unevaluatedProperties": lambda: False,
         }
         schema = {keyword: keywords[keyword]() for keyword in some(list(keywords), one([1, 1, 2, 2, 3]))}
+        if "patternProperties" in schema and self.random.random() < 0.7:
+            schema |= {"properties": {one(KEYS): one([False, {"not": {}}, part()])}}
         if "if" in schema:
             schema |= {"then": part(), "else": part()}
         return schema
