@@ -77,6 +77,7 @@ class _Lowering(Emitter):
         self._definitions: dict[str, Node] = {}
         self._negated: set[str] = set()
         self._inexact = 0
+        self._named_by_opposites = 0  # how often the opposite of a schema spoke of keys
         self._depth = 0
 
     @property
@@ -164,6 +165,7 @@ class _Lowering(Emitter):
         for name, needed in flat.pop("dependentSchemas", {}).items():
             options = [{"properties": {name: False}}, {"allOf": [{"required": [name]}, needed]}]
             parts.append(("anyOf", options, f"{pointer}/dependentSchemas/{name}"))
+        named_before = self._named_by_opposites
         own = _joined([around, _keys_of(flat)])
         keys = [_joined(self._keys_in(option, seen) for option in options) for _, options, _ in parts]
         groups: list[list[Flat]] = []
@@ -182,6 +184,14 @@ class _Lowering(Emitter):
                 groups.append([*itertools.chain(*branches)])
         # An object that names no keys may have any.
         groups += self._negations(flat, pointer, seen, _joined([own, *keys]) or None)
+        if self._named_by_opposites != named_before and rest.get("unevaluatedProperties", True) is not True:
+            # A key that the opposite of a part names is not evaluated by it, and would be let in.
+            self._find(
+                pointer,
+                "unevaluatedProperties",
+                "what 'not', 'if' or 'oneOf' rule out depends on keys, so it isn't enforced beside them",
+                "Name the keys in one place, with additionalProperties",
+            )
         return [_with_rest(joined, rest) for joined in self._product(flat, groups, pointer)]
 
     def _resolved(self, reference: str, pointer: str) -> Any:
@@ -273,6 +283,7 @@ class _Lowering(Emitter):
             self._inexact += not opposite.exact
             found = [conjoined(one, other) for one in found for other in opposite.schemas]
             found = [one for one in found if one.get("type") != []]
+        self._named_by_opposites += any("properties" in one for one in found)
         return found
 
     def _one_of(self, options: list[Any], pointer: str, seen: tuple[str, ...], names: Keys) -> list[Flat]:
@@ -334,8 +345,15 @@ class _Lowering(Emitter):
         return self._can_be(both, pointer)
 
     def _can_be(self, flat: Flat, pointer: str) -> bool:
-        """Whether a value may satisfy ``flat``."""
+        """Whether a value may satisfy ``flat``, by what it says: the keys that it doesn't name are left open."""
         with self._on_trial():
+            needed = flat.get("required", ())
+            named = {
+                name: value
+                for name, value in flat.get("properties", {}).items()
+                if name in needed or self.lower(value, pointer) is not NEVER
+            }
+            flat = {"additionalProperties": True, **flat, "properties": named}
             return any(lowered is not NEVER for lowered in self._of_types(flat, pointer))
 
     def _choice(self, options: list[Node]) -> Node:

@@ -71,6 +71,11 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{}, {"a": 1, "b": 1}],
     ),
     ({"type": "object", "required": ["a"]}, [{"a": 1}, {"a": [2]}], [{}, {"b": 1}]),
+    (  # both branches take objects of two keys, though one of them names a key only to rule it out
+        {"oneOf": [{"minProperties": 2}, {"not": {"required": ["c"]}}]},
+        [{"c": 1, "a": 2}, {}],
+        [{"a": 2.5, "b": 0.5}, {"c": 1}],
+    ),
     (  # a key that is ruled out by its name, though a pattern would let it in
         {"type": "object", "properties": {"a": {"not": {}}}, "patternProperties": {"^[a-z]$": {}}},
         [{}],
@@ -206,6 +211,17 @@ def test_a_lowered_schema_says_all_that_the_schema_says(schema: Any, valid: list
         # A negation that leaves something out can't be negated again.
         ({"type": "object", "not": {"not": {"required": ["a"], "properties": {"a": {"pattern": "x"}}}}}, "", "not"),
         ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "array"}]}, "", "oneOf"),
+        # The opposite of a branch names keys, which it doesn't evaluate.
+        (
+            {"oneOf": [{"maxLength": 2}, {"dependentRequired": {"a": ["c"]}}], "unevaluatedProperties": False},
+            "",
+            "unevaluatedProperties",
+        ),
+        (
+            {"anyOf": [{"if": {"properties": {"a": {"const": 1}}}, "then": {}}], "unevaluatedProperties": False},
+            "",
+            "unevaluatedProperties",
+        ),
         ({"type": "string", "pattern": "(?=a)b"}, "", "pattern"),
         ({"type": "string", "pattern": "(a)\\1"}, "", "pattern"),
         ({"type": "string", "pattern": "^a+b+$", "maxLength": 5}, "", "pattern"),
