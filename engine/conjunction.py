@@ -137,10 +137,17 @@ def _conjoined_objects(a: Flat, b: Flat) -> Flat:
             # A key that matches a pattern of both is held to more than it has to be here; never to less.
             same = pattern in other.get("patternProperties", {})
             rest = True if same else other.get("additionalProperties", True)
+            if rest is not True and (told := [name for name in names if matches(pattern, name)]):
+                pattern = _but(pattern, told)  # what is said of them is said above
             patterns[pattern] = all_of((schema, rest, patterns.get(pattern, True)))
     if patterns:
         said["patternProperties"] = patterns
     return said
+
+
+def _but(pattern: str, names: Iterable[str]) -> str:
+    """Return a pattern that finds what ``pattern`` does, but none of ``names``."""
+    return rf"^(?!(?:{'|'.join(map(re.escape, names))})$)(?=[\s\S]*?(?:{pattern}))"
 
 
 def _conjoined_arrays(a: Flat, b: Flat) -> Flat:

@@ -144,6 +144,12 @@ class Emitter:
         above, below = flat.get("exclusiveMinimum", -math.inf), flat.get("exclusiveMaximum", math.inf)
         if low > high or low >= below or above >= high or above >= below:
             return NEVER
+        least, most = max(low, above), min(high, below)
+        ends = [end for end, is_open in ((least, above >= low), (most, below <= high)) if is_open]
+        if self._dialect == "guidance" and most - least < 1 and any(end == int(end) for end in ends):
+            # llguidance 1.7 lets 2 in between 2, excluded, and 2.5.
+            keyword = "exclusiveMinimum" if "exclusiveMinimum" in flat else "exclusiveMaximum"
+            self._find(pointer, keyword, "llguidance includes a whole bound next to the other", "Write an integer")
         bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
         node: Node = {"type": "number", **{name: flat[name] for name in bounds if name in flat}}
         return {**node, **_multiples(flat.get("multipleOf", []))} if self._dialect == "guidance" else node

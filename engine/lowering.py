@@ -338,6 +338,10 @@ class _Lowering(Emitter):
 
     def _overlap(self, a: Flat, b: Flat, pointer: str, names: Keys) -> bool:
         """Whether a value may satisfy both, if objects have no other keys than ``names``."""
+        if "patternProperties" in a and "patternProperties" in b:  # joined they'd be held to more than both say
+            a, b = (
+                {k: one[k] for k in one if k not in ("patternProperties", "additionalProperties")} for one in (a, b)
+            )
         # Without a type any will do: what stands beside may yet bring in others than those that the keywords speak of.
         both = conjoined({"type": [kind for kind in TYPES if kind != "integer"]}, conjoined(a, b))
         if names is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.grammars import acceptor
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.backends import held
+from daft_vllm.engine.backends import Held, held
 from daft_vllm.engine.lowering import lower
 from daft_vllm.errors import SchemaError
 
@@ -71,10 +71,15 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{}, {"a": 1, "b": 1}],
     ),
     ({"type": "object", "required": ["a"]}, [{"a": 1}, {"a": [2]}], [{}, {"b": 1}]),
-    (  # both branches take objects of two keys, though one of them names a key only to rule it out
-        {"oneOf": [{"minProperties": 2}, {"not": {"required": ["c"]}}]},
-        [{"c": 1, "a": 2}, {}],
-        [{"a": 2.5, "b": 0.5}, {"c": 1}],
+    (  # what one branch says of keys by a pattern, the other rules out by name
+        {
+            "oneOf": [
+                {"patternProperties": {"c": {"properties": {"a": {"type": "integer"}}}}},
+                {"not": {"properties": {"c": {"enum": [1, "a", None]}}}},
+            ]
+        },
+        [{}, {"c": {"a": "x"}}],
+        [{"c": 2.5}, {"c": True}],
     ),
     (  # a key that is ruled out by its name, though a pattern would let it in
         {"type": "object", "properties": {"a": {"not": {}}}, "patternProperties": {"^[a-z]$": {}}},
@@ -211,6 +216,8 @@ def test_a_lowered_schema_says_all_that_the_schema_says(schema: Any, valid: list
         # A negation that leaves something out can't be negated again.
         ({"type": "object", "not": {"not": {"required": ["a"], "properties": {"a": {"pattern": "x"}}}}}, "", "not"),
         ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "array"}]}, "", "oneOf"),
+        # An object of two keys may satisfy both, though one of them names a key only to rule it out.
+        ({"oneOf": [{"minProperties": 2}, {"not": {"required": ["c"]}}]}, "", "oneOf"),
         # The opposite of a branch names keys, which it doesn't evaluate.
         (
             {"oneOf": [{"maxLength": 2}, {"dependentRequired": {"a": ["c"]}}], "unevaluatedProperties": False},
@@ -304,3 +311,13 @@ def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> Non
 def test_a_constraint_that_cannot_be_built_is_refused(constraint: Constraint, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         held(constraint)
+
+
+def test_llguidance_still_lets_a_whole_bound_in() -> None:
+    """If this fails, llguidance is mended, and ``Emitter._number`` need not refuse such bounds any more."""
+    spec = json.dumps({"type": "number", "exclusiveMinimum": 2, "exclusiveMaximum": 2.5})
+    assert acceptor(Held("guidance", "json", spec))("2")
+    with pytest.raises(SchemaError, match="exclusiveMinimum: llguidance includes a whole bound"):
+        held(Constraint(json_schema=spec, backend="guidance"))
+    assert not accepts(json.loads(spec), 2)
+    assert accepts(json.loads(spec), 2.25)
