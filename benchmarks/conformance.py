@@ -2,23 +2,25 @@
 
 Reads folders of JSON files, each ``{"schema": ..., "tests": [{"data": ..., "valid": ...}]}`` or a list of such objects
 (the layout of the official JSON-Schema-Test-Suite). Without a model: does the grammar refuse each instance that the
-schema refuses, and accept each that it accepts? Truth is ``jsonschema`` with formats checked. With ``--model``: is
-every value that a model writes under the constraint valid?
+schema refuses, and accept each that it accepts? Is every text valid that is written at random as the grammar allows?
+Truth is ``jsonschema`` with formats checked. With ``--model``: is every value that a model writes valid?
 """
 
 from __future__ import annotations
 
 import json
+import random
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks.grammars import Fitted, acceptor, texts_of
+from benchmarks.grammars import Fitted, acceptor, texts_of, writer
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.backends import held
 from daft_vllm.engine.preflight import check_constraint
@@ -27,6 +29,9 @@ from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.return_format import ReturnFormat
 from daft_vllm.udf.validation import validator_of
 
+TEXTS = 20
+TEXT_SECONDS = 2.0
+"""Random texts of each schema, and how long they may take."""
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
 
@@ -44,6 +49,8 @@ class Case:
     valid_refused: list[str] = field(default_factory=list)
     unnamed_keys: list[str] = field(default_factory=list)
     invalid_accepted: list[str] = field(default_factory=list)
+    texts: int = 0
+    wrong_texts: list[str] = field(default_factory=list)
     values: int = 0
     cut_off: int = 0
     unanswered: int = 0
@@ -72,8 +79,10 @@ def read_cases(folder: Path) -> Iterator[Case]:
             yield Case(name, group["schema"], [test["data"] for test in group["tests"]])
 
 
-def judge(case: Case, model: str | None = None) -> None:
-    """Fill in what the case's grammar does with its instances, if it can be compiled for a model's tokenizer."""
+def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
+    """Fill in what the case's grammar does with its instances, if it can be compiled for a model's tokenizer, and
+    whether random texts that it allows are valid.
+    """
     constraint = Constraint(json_schema=json.dumps(case.schema))
     try:
         form_of(case)
@@ -101,6 +110,25 @@ def judge(case: Case, model: str | None = None) -> None:
             (case.unnamed_keys if fitted.has_unnamed_keys else case.valid_refused).append(json.dumps(instance)[:200])
         else:
             case.invalid_accepted.append(json.dumps(instance)[:200])
+    if one.kind == "json":
+        _judge_texts(case, writer(one, random.Random(case.name)), check, texts)
+
+
+def _judge_texts(case: Case, write: Callable[[], str | None], check: Any, texts: int) -> None:
+    until = time.monotonic() + TEXT_SECONDS
+    for _ in range(texts):
+        text = write() if time.monotonic() < until else None
+        if text is None:
+            continue
+        case.texts += 1
+        try:
+            wrong = next((problem.message for problem in check.iter_errors(json.loads(text))), None)
+        except json.JSONDecodeError as e:
+            wrong = str(e)
+        except Exception:  # as above
+            continue
+        if wrong is not None:
+            case.wrong_texts.append(f"{wrong}: {text}"[:300])
 
 
 def form_of(case: Case) -> ReturnFormat | None:
@@ -127,6 +155,8 @@ def summary(folder: str, cases: list[Case]) -> str:
         ("invalid instances accepted", sum(len(case.invalid_accepted) for case in enforced)),
         ("valid instances accepted", sum(case.valid_accepted for case in enforced)),
         ("schemas that refuse a valid instance", f"{len(narrow)} ({len(narrow) / len(cases):.1%})"),
+        ("random texts that the grammars allow", sum(case.texts for case in enforced)),
+        ("of them invalid", sum(len(case.wrong_texts) for case in enforced)),
         ("schemas that refuse keys that they don't name, on purpose", len(closed)),
     ]
     if any(case.values or case.cut_off for case in cases):
@@ -145,7 +175,7 @@ def details(cases: list[Case]) -> str:
     for case in cases:
         if case.refused:
             lines.append(f"- `{case.name}` refused: {case.keywords}: {case.reason[:300]}")
-        for kind in ("invalid_accepted", "valid_refused", "violations"):
+        for kind in ("invalid_accepted", "valid_refused", "wrong_texts", "violations"):
             found: list[str] = getattr(case, kind)
             if found:
                 lines.append(f"- `{case.name}` {kind.replace('_', ' ')} {len(found)}: `{found[0][:160]}`")
@@ -179,7 +209,12 @@ def main(
         typer.echo(summary(folder.name, cases))
         if out is not None:
             _write(out, everything)
-    wrong = [case for cases in everything.values() for case in cases if case.invalid_accepted or case.violations]
+    wrong = [
+        case
+        for cases in everything.values()
+        for case in cases
+        if case.invalid_accepted or case.wrong_texts or case.violations
+    ]
     if wrong:
         raise typer.Exit(1)
 

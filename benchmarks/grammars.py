@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,94 @@ def _guidance_accepts(grammar: Any, text: str) -> bool:
     matcher = llguidance.LLMatcher(_bytes_tokenizer(), grammar, log_level=0)
     tokens = _bytes_tokenizer().tokenize_str(text)
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+def writer(one: Held, draw: random.Random) -> Callable[[], str | None]:
+    """Return a function that writes a random text, byte by byte, of those that the constraint's grammar allows; None if
+    it didn't come to an end.
+    """
+    begin = _guidance_walk(one) if one.backend == "guidance" else _xgrammar_walk(one)
+
+    def write() -> str | None:
+        allowed, take = begin()
+        written = bytearray()
+        while len(written) < _LONGEST:
+            choices = allowed()
+            if END in choices and (len(choices) == 1 or draw.random() < _ENDS):
+                return written.decode(errors="replace")
+            closing = [byte for byte in choices if byte in _CLOSING]
+            plain = [byte for byte in choices if byte in _PLAIN]
+            if closing and draw.random() < _CLOSES:
+                plain = closing
+            one_of = plain if plain and draw.random() < _IS_PLAIN else [byte for byte in choices if byte != END]
+            if not one_of:
+                return written.decode(errors="replace") if END in choices else None
+            byte = draw.choice(one_of)
+            take(byte)
+            written.append(byte)
+        return None
+
+    return write
+
+
+END = 256
+_LONGEST = 4000
+_CLOSING, _PLAIN = tuple(b'"]}'), range(0x20, 0x7F)
+_ENDS, _CLOSES, _IS_PLAIN = 0.15, 0.2, 0.97
+"""How often a text ends that may, a string, a list or an object is closed that may be, a character is plain ASCII."""
+
+_Walk = Callable[[], tuple[Callable[[], list[int]], Callable[[int], None]]]
+
+
+def _guidance_walk(one: Held) -> _Walk:
+    import llguidance
+    import llguidance.numpy
+
+    tokenizer, grammar = _bytes_tokenizer(), guidance_grammar(one)
+    mask = llguidance.numpy.allocate_token_bitmask(1, tokenizer.vocab_size)
+
+    def begin() -> tuple[Callable[[], list[int]], Callable[[int], None]]:
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+
+        def allowed() -> list[int]:
+            if matcher.is_stopped():
+                return [END]
+            llguidance.numpy.fill_next_token_bitmask(matcher, mask)
+            found = _bits(mask)
+            return [byte for byte in found if byte < END] + [END] * (tokenizer.eos_token in found)
+
+        return allowed, matcher.consume_token
+
+    return begin
+
+
+def _xgrammar_walk(one: Held) -> _Walk:
+    import xgrammar
+
+    vocabulary = [bytes([byte]) for byte in range(END)] + [b"<end>"]
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[END]))
+    compiled = compiler.compile_json_schema(str(one.spec), any_whitespace=False)
+    mask = xgrammar.allocate_token_bitmask(1, len(vocabulary))
+
+    def begin() -> tuple[Callable[[], list[int]], Callable[[int], None]]:
+        matcher = xgrammar.GrammarMatcher(compiled)
+
+        def allowed() -> list[int]:
+            if matcher.is_terminated():
+                return [END]
+            matcher.fill_next_token_bitmask(mask)
+            return [byte for byte in _bits(mask.numpy()) if byte <= END]
+
+        return allowed, matcher.accept_token
+
+    return begin
+
+
+def _bits(mask: Any) -> list[int]:
+    import numpy
+
+    found: list[int] = numpy.nonzero(numpy.unpackbits(mask.view(numpy.uint8), bitorder="little"))[0].tolist()
+    return found
 
 
 def texts_of(value: Any, one: Held) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from daft_vllm.engine.emission import Backend, Finding
 from daft_vllm.engine.lowering import lower
-from daft_vllm.engine.patterns import Unsayable, text_pattern
+from daft_vllm.engine.patterns import Unsayable, rust_pattern, text_pattern
 from daft_vllm.engine.request import Constraint
 from daft_vllm.engine.structured import guidance_spec
 from daft_vllm.errors import OptionError, SchemaError
@@ -102,9 +102,14 @@ def _taken(constraint: Constraint, backend: Backend) -> Held | str:
         return Held(backend, "grammar", constraint.grammar)
     if constraint.regex is not None:
         try:
-            return Held(backend, "regex", text_pattern(constraint.regex) if backend == "xgrammar" else constraint.regex)
+            text = (
+                text_pattern(constraint.regex)
+                if backend == "xgrammar"
+                else rust_pattern(constraint.regex, search=False)
+            )
         except Unsayable as e:
-            return f"xgrammar can't take the regular expression: {e}"
+            return f"{backend} can't take the regular expression: {e}"
+        return Held(backend, "regex", text)
     lowered = lower(json.loads(constraint.json_schema or "true"), backend)
     if lowered.schema is None:
         raise SchemaError("/: allOf: no value satisfies the schema: two of its parts contradict each other.")

@@ -11,7 +11,7 @@ import jsonschema
 
 from daft_vllm.engine.conjunction import TYPES, Flat, all_of, matches, property_schema
 from daft_vllm.engine.formats import ASSERTED, HELD_BY, PATTERNS
-from daft_vllm.engine.patterns import Unsayable, json_text_pattern, pattern_of_length
+from daft_vllm.engine.patterns import Unsayable, json_text_pattern, pattern_of_length, rust_pattern
 
 _MOST_MULTIPLES = 1000
 _INT64 = 2**63
@@ -169,7 +169,8 @@ class Emitter:
         node: Node = {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
         if self._dialect == "guidance":
             says = [{"pattern": PATTERNS[name]} if name in PATTERNS else {"format": name} for name in formats]
-            says += [{"pattern": pattern} for pattern in patterns]
+            held = [self._pattern(pattern, 0, None, pointer, "pattern") for pattern in patterns]
+            says += [{"pattern": pattern} for pattern in held if pattern]
             return {**node, **says[0]} if len(says) == 1 else {**node, "allOf": says} if says else node
         if len(formats) + len(patterns) > 1:
             both = "format" if formats else "pattern"
@@ -182,29 +183,28 @@ class Emitter:
             low = 0
         if formats or patterns:
             keyword = "format" if formats else "pattern"
-            pattern = self._json_text_pattern(
-                PATTERNS[formats[0]] if formats else patterns[0], low, high, pointer, keyword
-            )
+            pattern = self._pattern(PATTERNS[formats[0]] if formats else patterns[0], low, high, pointer, keyword)
             return {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
         if not low and high is None:
             return node
         self.narrow = True
         return {"type": "string", "pattern": pattern_of_length(low, high)}
 
-    def _json_text_pattern(self, pattern: str, low: int, high: int | None, pointer: str, keyword: str) -> str | None:
-        """Return the pattern for xgrammar; what it can't hold is a finding, and left out of it."""
+    def _pattern(self, pattern: str, low: int, high: int | None, pointer: str, keyword: str) -> str | None:
+        """Return the pattern as the dialect takes it; what it can't hold is a finding, and left out of it."""
         try:
-            written = json_text_pattern(pattern, low, high)
-            self.narrow |= "[^" in written
-            return written
+            if self._dialect == "guidance":
+                return rust_pattern(pattern)
+            held = json_text_pattern(pattern, low, high)
+            self.narrow |= "[^" in held
+            return held
         except Unsayable as e:
             with_length = (low or high is not None) and "length" in str(e)
             instead = "Write the length into the pattern: ^[a-z]{1,12}$" if with_length else "Write it without"
             self._find(pointer, keyword, str(e), instead)
-        try:
-            return json_text_pattern(pattern)
-        except Unsayable:
+        if not with_length:
             return None
+        return json_text_pattern(pattern)
 
     def _array(self, flat: Flat, pointer: str) -> Node:
         least, most = flat.get("minItems", 0), flat.get("maxItems", math.inf)
@@ -298,15 +298,19 @@ class Emitter:
                     key: self.lower(schema, f"{pointer}/patternProperties/{_escaped(key)}")
                     for key, schema in patterns.items()
                 }
-                held = {key: value for key, value in values.items() if value is not NEVER}
-                if len(held) == len(values):
+                held = {
+                    self._pattern(key, 0, None, pointer, "patternProperties"): value
+                    for key, value in values.items()
+                    if value is not NEVER
+                }
+                if len(held) == len(values) and None not in held:
                     return {"type": "object", "patternProperties": held, "additionalProperties": False, **counts}
             # xgrammar takes one pattern. A key may match all of them.
             value = self.lower(
                 all_of(patterns.values()), f"{pointer}/patternProperties/{_escaped(next(iter(patterns)))}"
             )
             if value is not NEVER:
-                key = self._key_pattern(next(iter(patterns)), 0, None, pointer, "patternProperties")
+                key = self._pattern(next(iter(patterns)), 0, None, pointer, "patternProperties")
                 return _of_keys_like(key, value) | counts if key else {"type": "object"}
             if len(patterns) > 1:
                 self._find(pointer, "patternProperties", "one pattern of keys can be enforced", "Name the keys")
@@ -326,11 +330,6 @@ class Emitter:
             self._find(pointer, "propertyNames", "one pattern of keys can be enforced", "Write patternProperties")
             return {"type": "object"}
         return _of_keys_like(pattern, values) | counts
-
-    def _key_pattern(self, pattern: str, low: int, high: int | None, pointer: str, keyword: str) -> str | None:
-        if self._dialect == "guidance":
-            return pattern
-        return self._json_text_pattern(pattern, low, high, pointer, keyword)
 
     def _find(self, pointer: str, keyword: str, why: str, instead: str) -> None:
         self._found.append(Finding(pointer, keyword, why, f"{instead}."))

@@ -12,6 +12,7 @@ _ATOM = "[A-Za-z0-9_+-]+"
 _HOST = "([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?[.]){1,8}[a-z]{2,24}"
 _SHORT_HOST = "([a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?[.]){1,4}[a-z]{2,12}"
 _LABEL = "[a-z0-9]([a-z0-9]{0,60}[a-z0-9])?"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _H = "[0-9a-f]{1,4}"
 _IPV6 = "|".join(
     (
@@ -29,12 +30,14 @@ PATTERNS = {
     "hostname": f"^{_LABEL}([.]{_LABEL}){{0,3}}$",
     "relative-json-pointer": "^(0|[1-9][0-9]?)(#|(/[A-Za-z0-9_.-]*)+)$",
     "uri-template": "^[A-Za-z0-9._~:/?&=#-]*([{][A-Za-z_][A-Za-z0-9_]*[}][A-Za-z0-9._~:/?&=#-]*)*$",
+    "ipv4": f"^{_BYTE}([.]{_BYTE}){{3}}$",
     "ipv6": f"^({_IPV6})$",
+    "json-pointer": "^(/([^/~]|~[01])*)*$",
     "email": f"^{_ATOM}([.]{_ATOM})*@{_HOST}$",
 }
 """Patterns that only match what the format allows and Python's types hold: days that the month has, years from 1 on, at
-most microseconds; addresses without quoted parts. xgrammar 0.2 takes the 30th of February for a date, llguidance 1.7
-the 60th second of any minute for a time."""
+most microseconds; addresses without quoted parts. xgrammar 0.2 takes the 30th of February for a date, 07.1.1.1 for
+an address, and quotes in a JSON pointer as they are; llguidance 1.7 the 60th second of any minute for a time."""
 
 CLOCK_PATTERN = f"^{_CLOCK}$"
 """A time of day without a time zone."""
@@ -49,8 +52,8 @@ def url_pattern(schemes: list[str]) -> str:
 
 
 HELD_BY = {
-    "xgrammar": frozenset(("duration", "ipv4", "uuid", "uri", "uri-reference", "json-pointer")),
-    "guidance": frozenset(("duration", "ipv4", "uuid", "uri")),
+    "xgrammar": frozenset(("duration", "uuid", "uri", "uri-reference")),
+    "guidance": frozenset(("duration", "uuid", "uri")),
 }
 """Other formats that xgrammar 0.2 and llguidance 1.7 hold by themselves."""
 ASSERTED = frozenset((*PATTERNS, *HELD_BY["xgrammar"], "idn-email", "idn-hostname", "iri", "iri-reference", "regex"))

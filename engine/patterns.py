@@ -27,6 +27,8 @@ _ENDLESS = 1 << 31
 _NOT_ASCII = "\x80{0,0}"
 _ESCAPED: Ranges = union([(0, 31), (34, 34), (92, 92), (127, 128)])
 """Characters that are never written as they are: those that JSON escapes, DEL, and the one of the trick above."""
+_SURROGATES = r"\ud800-\udfff"
+"""Said in classes that exclude: xgrammar 0.2 takes their bytes for one character, where a tokenizer reads three."""
 _CATEGORIES = {
     op.CATEGORY_DIGIT: DIGIT,
     op.CATEGORY_NOT_DIGIT: ~DIGIT,
@@ -69,6 +71,24 @@ def text_pattern(pattern: str) -> str:
         Unsayable: as ``json_text_pattern`` does.
     """
     return _NOT_ASCII + _PLAIN.searched(list(_parsed(pattern)), False, False)
+
+
+@functools.lru_cache(maxsize=1024)
+def rust_pattern(pattern: str, *, search: bool = True) -> str:
+    r"""Return a pattern for llguidance that means what ``pattern`` does in Python and in ECMA 262 alike.
+
+    In Rust's syntax ``\s`` doesn't include U+001C to U+001F, in Python's it does. Classes are written without control
+    characters: one that has them and not the quote lets llguidance 1.7 write a quote all the same.
+
+    Args:
+        pattern: in the syntax of schemas, or Python's.
+        search: whether it is searched for, or has to match from beginning to end.
+
+    Raises:
+        Unsayable: as ``json_text_pattern`` does.
+    """
+    text = _RUST.searched(list(_parsed(pattern)), search, search)
+    return f"^{text}$" if search else text
 
 
 def _parsed(pattern: str) -> Any:
@@ -183,11 +203,13 @@ class _Writer:
     Args:
         escaped: characters that are left out of classes.
         spelt: how a character is written where a pattern demands it.
+        excludes: whether a class may say what is not in it.
     """
 
-    def __init__(self, escaped: Ranges, spelt: Callable[[str], str]) -> None:
+    def __init__(self, escaped: Ranges, spelt: Callable[[str], str], *, excludes: bool = True) -> None:
         self._escaped = escaped
         self._spelt = spelt
+        self._excludes = excludes
         self.anything = self._class(EVERYTHING)
 
     def searched(self, items: list[Any], open_left: bool, open_right: bool) -> str:
@@ -234,8 +256,8 @@ class _Writer:
                 raise Unsayable("a class of the pattern is empty")
             return f"(?:{'|'.join(escapes)})"
         others = minus(EVERYTHING, plain)
-        if plain[-1][1] == EVERYTHING[-1][1]:
-            return f"[^{_ranges(others)}]"
+        if self._excludes and plain[-1][1] == EVERYTHING[-1][1]:
+            return f"[^{_ranges(others)}{_SURROGATES}]"
         return f"[{_ranges(plain)}]"
 
     def _literal(self, code: int) -> str:
@@ -244,6 +266,7 @@ class _Writer:
 
 _JSON = _Writer(_ESCAPED, lambda char: json.dumps(char, ensure_ascii=False)[1:-1])
 _PLAIN = _Writer(union([(128, 128)]), str)
+_RUST = _Writer(((0, 31),), str, excludes=False)
 
 
 def shortest_match(pattern: str) -> str:

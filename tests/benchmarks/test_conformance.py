@@ -17,7 +17,7 @@ pytest.importorskip("xgrammar")
 def cases() -> list[Case]:
     found = list(read_cases(OWN_SCHEMAS))
     for case in found:
-        judge(case)
+        judge(case, texts=5)
     return found
 
 
@@ -25,6 +25,8 @@ def test_nothing_that_a_schema_refuses_is_accepted(cases: list[Case]) -> None:
     assert len(cases) >= 100
     assert sum(case.invalid_refused for case in cases) > 400
     assert {case.name: case.invalid_accepted for case in cases if case.invalid_accepted} == {}
+    assert sum(case.texts for case in cases) > 300
+    assert {case.name: case.wrong_texts for case in cases if case.wrong_texts} == {}
 
 
 def test_nearly_all_are_accepted_and_refuse_no_valid_instance(cases: list[Case]) -> None:
