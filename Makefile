@@ -51,7 +51,7 @@ $(UV):
 
 # Refresh the pinned set: newest versions that pyproject.toml allows.
 lock: | $(UV)
-	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra demo --extra bench --extra test --extra dev \
+	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra media --extra demo --extra bench --extra test --extra dev \
 	  --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header -o .lock.part
 	{ echo "# Made by 'make lock' from pyproject.toml; install with --no-deps."; grep -v "sys_platform == 'never'" .lock.part; } \
 	  > requirements-cpu.txt

@@ -11,6 +11,8 @@ import psutil
 
 from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
+from daft_vllm.engine.loader import MediaLoader
+from daft_vllm.engine.media import MediaError
 from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
@@ -80,6 +82,7 @@ class Core:
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
         self.block_size: int = llm.vllm_config.cache_config.block_size
+        self.media = MediaLoader(llm.renderer, self.max_model_len - 1)
         self._reasoning = ReasoningSplitter(parser, llm.renderer.get_tokenizer(), llm.model_config) if parser else None
 
     @classmethod
@@ -159,21 +162,36 @@ class Core:
             thinks: dict[str, Any] = {}
             if self._reasoning is not None and row.guided:  # else vLLM would look at the prompt to find out
                 thinks["reasoning_ended"] = not row.thinking
-            async for output in self.llm.generate(tokens_input(row.token_ids), row.params, request_id, **thinks):
-                last = output
+            for attempt in range(2):
+                prompt: Any = (
+                    await self._with_media(row, anew=attempt > 0) if row.items else tokens_input(row.token_ids)
+                )
+                async for output in self.llm.generate(prompt, row.params, f"{request_id}.{attempt}", **thinks):
+                    last = output
+                # Of media like these vLLM's core was to have what it never got: with a row that was given up.
+                if not row.items or last is None or last.outputs[0].finish_reason != "error":
+                    break
         except EngineDeadError:
             raise
+        except MediaError as e:
+            return Outcome.failed(*e.error, prompt_tokens=row.prompt_tokens)
         except Exception as e:
             cause = e.__cause__ or e  # vLLM wraps what it did not expect in an EngineGenerateError
             refused = isinstance(cause, (VLLMClientError, ValueError))
             code: ErrorCode = "invalid_request" if refused else "engine_error"
-            return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.size)
+            return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.prompt_tokens)
         if last is None:
-            return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.size)
+            return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
         outcome = _outcome(last, row)
         if row.thinking and self._reasoning is not None:
             outcome = _without_thinking(outcome, self._reasoning.split(last.outputs[0].token_ids))
         return outcome
+
+    async def _with_media(self, row: Row, *, anew: bool) -> Any:
+        try:
+            return await self.media.prompt(row, anew=anew)
+        finally:  # a sign of life too, though vLLM may have nothing to do meanwhile
+            self.watch.last_step = time.monotonic()
 
     def is_dead(self) -> bool:
         """Whether vLLM has noticed that its core is gone."""
@@ -185,6 +203,7 @@ class Core:
         Args:
             grace: seconds that vLLM's processes get to end by themselves before they are killed.
         """
+        self.media.close()
         if grace <= 0:
             self.kill()
         if self.llm is not None:
@@ -241,7 +260,7 @@ def _outcome(output: RequestOutput, row: Row) -> Outcome:
     return Outcome(
         text=completion.text,
         finish_reason=completion.finish_reason,
-        prompt_tokens=row.size,
+        prompt_tokens=row.prompt_tokens,
         cached_tokens=output.num_cached_tokens or 0,
         completion_tokens=len(completion.token_ids),
         queue_seconds=row.waited,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
 from daft_vllm.engine.backends import held
 from daft_vllm.engine.config import EngineConfig
+from daft_vllm.engine.content import MediaKind
 from daft_vllm.engine.core import GRACE_SECONDS
 from daft_vllm.engine.emission import Backend
 from daft_vllm.engine.render import RequestRenderer
@@ -121,6 +122,19 @@ class OfflineEngine:
                 else:
                     rows.append(Row(call, index, prepared, block_size, dedupe=dedupe))
         self._state.submit(call, rows, finished)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model has a chat template, or one was passed."""
+        return self._renderer.has_chat_template
+
+    def takes(self, kind: MediaKind) -> bool:
+        """Whether the model takes media of a kind."""
+        return self._renderer.takes(kind)
+
+    def check_media(self, kinds: Iterable[MediaKind]) -> None:
+        """Raise ``ModelError`` if the model doesn't take media of one of ``kinds``."""
+        self._renderer.check_media(kinds)
 
     def check_constraints(self, constraints: Sequence[Constraint], like: Request) -> None:
         """Make sure, once, that constraints have an effect with this model: that it writes what it is told.

@@ -245,7 +245,8 @@ class _Writer:
         if kind in _REPEATS:
             low, high, repeated = value
             return f"(?:{self.sequence(repeated)}){_count(int(low), int(high))}"
-        raise Unsayable(f"{str(kind).lower().replace('_', ' ')} is not understood in a pattern")
+        what = "an anchor or a word boundary inside" if kind is op.AT else str(kind).lower().replace("_", " ")
+        raise Unsayable(f"{what} is not understood in a pattern")
 
     def _class(self, ranges: Ranges) -> str:
         """Return the class of those characters that are written as they are; of only escaped ones, their escapes."""

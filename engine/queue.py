@@ -157,6 +157,7 @@ class PrefixQueue:
         self._guess = shared = shared_blocks(self._position, row.key, self._block_size, self._guess)
         if row.media and shared:
             shared -= 1  # the block of media in the key
+            row.leads = False
         self.optimal_tokens += computed_tokens(row.size, shared, self._block_size)
         self._position = row.key
 

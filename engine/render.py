@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from daft_vllm.engine.config import EngineConfig, reasoning_parser
+from daft_vllm.engine.content import (
+    MEDIA_KINDS,
+    Content,
+    Conversation,
+    Media,
+    MediaKind,
+    Message,
+    media_digest,
+    media_of,
+)
+from daft_vllm.engine.guard import TokenGuard
 from daft_vllm.engine.prefix import pack_tokens
 from daft_vllm.engine.request import Outcome, Request
 from daft_vllm.engine.rows import Prepared
@@ -17,10 +29,15 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 
+_NUMBERED = 8
+"""Media of a kind whose placeholders are guarded, where they are numbered (``<|image_1|>``)."""
+_OPENAI_TYPES = {"image": "image_pil", "audio": "audio_url", "video": "video_url"}
+
+
 class RequestRenderer:
     """Turns requests into prepared rows with vLLM's own chat-template code and one tokenizer call for all of them.
 
-    Thread-safe: callers render in their own threads, so that the engine's thread is kept for generation.
+    Callers render in their own threads, one at a time, so that the engine's thread is kept for generation.
 
     Args:
         renderer: vLLM's renderer, from ``AsyncLLM.renderer``.
@@ -33,6 +50,9 @@ class RequestRenderer:
         # One token of the context has to be left for the answer.
         self.max_prompt_tokens = max_model_len - 1
         self._can_think = bool(reasoning_parser(config))
+        template = self._template()
+        self.has_chat_template = template is not None
+        self._guard = TokenGuard(renderer.get_tokenizer(), template, self._placeholders())
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -43,15 +63,30 @@ class RequestRenderer:
 
     def check_chat_template(self) -> None:
         """Raise ``ModelError`` if this model has no chat template and none was passed."""
-        from vllm.renderers.chat_utils import ChatTemplateResolutionError
-
-        try:
-            self._chat_text(Request("hello"))
-        except ChatTemplateResolutionError as e:
+        if not self.has_chat_template:
             raise ModelError(
                 f"the model {self._config.model!r} has no chat template: base models have none. Pass "
-                "apply_chat_template=False to send the prompts as they are, or chat_template= with Jinja text."
-            ) from e
+                "apply_chat_template=False to send single texts as they are, or chat_template= with Jinja text."
+            )
+
+    def takes(self, kind: MediaKind) -> bool:
+        """Whether this model takes media of a kind."""
+        return bool(self._limits().get(kind))
+
+    def check_media(self, kinds: Iterable[MediaKind]) -> None:
+        """Raise ``ModelError`` if this model doesn't take one of ``kinds``."""
+        for kind in kinds:
+            if not self.takes(kind):
+                takes = ", ".join(f"{name}s" for name, limit in self._limits().items() if limit) or "text"
+                raise ModelError(
+                    f"the model {self._config.model!r} takes no {kind}s, but {takes}: use another model, or leave the "
+                    f"{kind} column out of the prompt."
+                )
+
+    def _limits(self) -> Mapping[str, int | None]:
+        processor = self._renderer.mm_processor
+        limits: Mapping[str, int | None] = processor.info.allowed_mm_limits if processor is not None else {}
+        return limits
 
     def prepare(self, requests: Sequence[Request]) -> list[Prepared | Outcome]:
         """Return, for each request in order, the row for vLLM, or the outcome of a row that cannot be sent."""
@@ -60,18 +95,22 @@ class RequestRenderer:
         where: list[int] = []
         for i, request in enumerate(requests):
             try:
+                if request.prompt == ():
+                    rows[i] = Outcome.failed("empty_prompt", "the prompt holds neither text nor media")
+                    continue
                 if request.prompt is None:
                     rows[i] = Outcome.failed("null_prompt", "the prompt is null")
                     continue
                 if request.thinking and not self._can_think:
                     rows[i] = Outcome.failed("invalid_request", "thinking needs reasoning_parser in engine_args")
                     continue
-                text = self._chat_text(request) if request.apply_chat_template else request.prompt
+                text = self._chat_text(request) if self._is_chat(request) else self._raw_text(request)
                 texts.append(_encodable(text))
                 where.append(i)
             except Exception as e:
                 rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
-        recipes: dict[tuple[int, int], tuple[SamplingParams, bytes]] = {}
+        media = {i: media_of(requests[i].messages()) for i in where if _may_hold_media(requests[i])}
+        recipes: dict[tuple[int, int, bool | None], tuple[SamplingParams, bytes]] = {}
         for i, token_ids in zip(where, self._tokenize(texts, [requests[i] for i in where]), strict=True):
             request = requests[i]
             token_ids = self._truncated(request, token_ids)
@@ -85,7 +124,7 @@ class RequestRenderer:
                     prompt_tokens=len(token_ids),
                 )
             else:
-                key = (id(request.sampling), id(request.constraint))
+                key = (id(request.sampling), id(request.constraint), request.thinking)
                 try:
                     if key not in recipes:
                         recipes[key] = (
@@ -97,44 +136,108 @@ class RequestRenderer:
                     continue
                 params, recipe = recipes[key]
                 guided = request.constraint is not None
-                rows[i] = Prepared(pack_tokens(token_ids), params, guided, recipe, thinking=request.thinking)
+                items = media.get(i, ())
+                rows[i] = Prepared(
+                    pack_tokens(token_ids), params, guided, recipe, media_digest(items), request.thinking, items
+                )
         return [row for row in rows if row is not None]
+
+    def _is_chat(self, request: Request) -> bool:
+        asked = request.apply_chat_template
+        return self.has_chat_template if asked is None else asked
+
+    def _template(self) -> str | None:
+        """Return the chat template's text, None where there is none."""
+        from vllm.renderers.hf import resolve_chat_template
+
+        template: str | None = resolve_chat_template(
+            self._renderer.get_tokenizer(), self._config.chat_template, None, model_config=self._renderer.model_config
+        )
+        return template
+
+    def _placeholder(self, kind: str, number: int) -> str:
+        """Return the text that stands for the prompt's so many-th medium of a kind, empty if the model has none."""
+        from vllm.model_executor.model_loader import get_model_cls
+
+        text: str | None = get_model_cls(self._renderer.model_config).get_placeholder_str(kind, number)
+        return text or ""
+
+    def _placeholders(self) -> list[str]:
+        kinds = [kind for kind in MEDIA_KINDS if self.takes(kind)]
+        return [self._placeholder(kind, number) for kind in kinds for number in range(1, _NUMBERED + 1)]
 
     def _chat_text(self, request: Request) -> str:
         from vllm.renderers.params import ChatParams
 
+        goes_on = isinstance(request.prompt, Conversation) and request.prompt.goes_on
         kwargs = {
-            "add_generation_prompt": True,
+            "add_generation_prompt": not goes_on,
+            "continue_final_message": goes_on,
             "tokenize": False,
             # The names that templates give it: Qwen's and Gemma's, DeepSeek's and Granite's. Others ignore them.
             **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
             **(request.chat_template_kwargs or {}),
         }
         _, prompt = self._renderer.render_messages(
-            request.messages(),
+            [self._as_openai(message) for message in request.messages()],
             ChatParams(chat_template=self._config.chat_template, chat_template_kwargs=kwargs),
         )
         text: str = prompt["prompt"]
         return text
 
+    def _as_openai(self, message: Message) -> dict[str, Any]:
+        """Return a message as vLLM takes it; media are only named here, and given to vLLM with the tokens."""
+        assistant = message.role == "assistant"
+        content: Any = [
+            {"type": "text", "text": self._guard.hide(part, assistant=assistant)}
+            if isinstance(part, str)
+            else {"type": _OPENAI_TYPES[part.kind], _OPENAI_TYPES[part.kind]: None, "uuid": part.digest.hex()}
+            for part in _merged(message.content)
+        ]
+        if len(content) == 1 and content[0]["type"] == "text":
+            content = content[0]["text"]
+        fields = dict(message.fields)
+        if "tool_calls" in fields:
+            fields["tool_calls"] = [_with_parsed_arguments(call) for call in fields["tool_calls"]]
+        role = self._guard.hide(message.role)
+        return {"role": role, "content": content, **self._guard.hide(fields, assistant=assistant)}
+
+    def _raw_text(self, request: Request) -> str:
+        """Return a prompt that is sent without the chat template; media stand where they were put."""
+        if isinstance(request.prompt, Conversation):
+            raise ValueError("a conversation needs the chat template: leave apply_chat_template at True")
+        if isinstance(request.prompt, str | None):
+            return request.prompt or ""
+        count: dict[str, int] = {}
+        pieces = []
+        for part in request.prompt:
+            if isinstance(part, Media):
+                count[part.kind] = count.get(part.kind, 0) + 1
+                pieces.append(self._placeholder(part.kind, count[part.kind]))
+            else:
+                pieces.append(part)
+        return "".join(pieces)
+
     def _tokenize(self, texts: list[str], requests: list[Request]) -> list[list[int]]:
         """Tokenize all texts, in at most two calls: chat templates write the special tokens themselves."""
         result: list[list[int]] = [[]] * len(texts)
-        for chat in (True, False):
-            chosen = [i for i, request in enumerate(requests) if request.apply_chat_template == chat]
-            if chosen:
-                encoded = self._renderer.get_tokenizer()([texts[i] for i in chosen], add_special_tokens=not chat)
-                for i, token_ids in zip(chosen, encoded["input_ids"], strict=True):
-                    result[i] = token_ids
+        chats = [i for i, request in enumerate(requests) if self._is_chat(request)]
+        for i, token_ids in zip(chats, self._guard.tokenize([texts[i] for i in chats]), strict=True):
+            result[i] = token_ids
+        raw = [i for i, request in enumerate(requests) if not self._is_chat(request)]
+        if raw:
+            encoded = self._renderer.get_tokenizer()([texts[i] for i in raw])
+            for i, token_ids in zip(raw, encoded["input_ids"], strict=True):
+                result[i] = token_ids
         return result
 
     def _truncated(self, request: Request, token_ids: list[int]) -> list[int]:
         """Cut the user's text until the whole prompt fits; the template around it stays whole."""
         limit = self._truncate_to
-        if limit is None or len(token_ids) <= limit:
+        if limit is None or len(token_ids) <= limit or not isinstance(request.prompt, str):
             return token_ids
         keep_end = self._config.truncation_side == "left"
-        if not request.apply_chat_template:
+        if not self._is_chat(request):
             return token_ids[-limit:] if keep_end else token_ids[:limit]
         tokenizer = self._renderer.get_tokenizer()
         own: list[int] = tokenizer(request.prompt, add_special_tokens=False)["input_ids"]
@@ -143,15 +246,41 @@ class RequestRenderer:
             excess = min(len(own), len(token_ids) - limit)
             own = own[excess:] if keep_end else own[: len(own) - excess]
             text = self._chat_text(replace(request, prompt=tokenizer.decode(own)))
-            token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            (token_ids,) = self._guard.tokenize([text])
         return token_ids
+
+
+def _merged(content: Iterable[Content]) -> list[Content]:
+    """Return content without two texts in a row: some chat templates put nothing between them, so that a marker could
+    be written half in the one and half in the other.
+    """
+    merged: list[Content] = []
+    for part in content:
+        if merged and isinstance(part, str) and isinstance(merged[-1], str):
+            merged[-1] = f"{merged[-1]}\n{part}"
+        else:
+            merged.append(part)
+    return merged
+
+
+def _with_parsed_arguments(call: Any) -> Any:
+    """Return a tool call whose arguments are no JSON text, in which a marker could be spelt with escapes."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"] or "{}")}}
+
+
+def _may_hold_media(request: Request) -> bool:
+    return bool(request.examples) or not isinstance(request.prompt, str)
 
 
 def _recipe(request: Request) -> bytes:
     """Return a digest of what determines the answer besides the prompt; empty if it is drawn at random."""
     if request.sampling.temperature > 0 and request.sampling.seed is None:
         return b""
-    return hashlib.blake2b(repr((request.sampling, request.constraint)).encode(), digest_size=16).digest()
+    determining = (request.sampling, request.constraint, request.thinking)
+    return hashlib.blake2b(repr(determining).encode(), digest_size=16).digest()
 
 
 def _encodable(text: str) -> str:

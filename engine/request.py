@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from daft_vllm.engine.content import Content, Conversation, Message
 from daft_vllm.engine.sampling import SamplingOptions
 from daft_vllm.errors import OptionError
 
@@ -14,6 +15,8 @@ ErrorCode = Literal[
     "empty_prompt",
     "prompt_too_long",
     "invalid_prompt",
+    "invalid_media",
+    "unavailable_media",
     "invalid_request",
     "truncated",
     "invalid_output",
@@ -22,9 +25,11 @@ ErrorCode = Literal[
 """Why a row has no value.
 
 ``null_prompt``: the prompt was null. ``empty_prompt``: it held no text. ``prompt_too_long``: it leaves no room for an
-answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it. ``invalid_request``:
-vLLM refused its options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
-guided answer does not satisfy its format. ``engine_error``: vLLM failed on this row and went on.
+answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it. ``invalid_media``: an
+image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
+``unavailable_media``: it can't be fetched, or may not be. ``invalid_request``: vLLM refused its options.
+``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a guided answer does not satisfy
+its format. ``engine_error``: vLLM failed on this row and went on.
 """
 
 
@@ -74,36 +79,62 @@ class Request:
     """One row for the engine.
 
     Args:
-        prompt: the user's text. None and the empty string are answered with an error value.
-        system_message: put before the prompt by the chat template. None: the template's own default, if it has one.
+        prompt: the user's text; or the parts of the user's message, text and media, in order; or a conversation. None,
+            and what holds neither text nor media, is answered with an error value.
+        system_message: put before the prompt by the chat template, unless it is a conversation that begins with one.
+            None: the template's own default, if it has one.
+        examples: messages between the system message and the prompt: questions and the answers to them.
         preamble: said before the prompt: at the end of the system message, or, without one, in the user's message.
         sampling: sampling options.
         constraint: what the output is held to. None: free text.
-        apply_chat_template: False sends ``prompt`` to the model as it is.
+        apply_chat_template: False sends ``prompt`` to the model as it is; None does where the model has no template.
         chat_template_kwargs: handed to the chat template.
         thinking: True: the answer begins with the model's thinking, which a constraint lets pass and which becomes the
             outcome's ``reasoning``; the engine needs ``reasoning_parser`` in its ``engine_args``. False: the chat
             template is told to leave it out. None: as the template has it, part of the text.
     """
 
-    prompt: str | None
+    prompt: str | tuple[Content, ...] | Conversation | None
     system_message: str | None = None
+    examples: tuple[Message, ...] = ()
     preamble: str | None = None
     sampling: SamplingOptions = _DEFAULT
     constraint: Constraint | None = None
-    apply_chat_template: bool = True
+    apply_chat_template: bool | None = True
     chat_template_kwargs: Mapping[str, Any] | None = None
     thinking: bool | None = None
 
-    def messages(self) -> list[dict[str, str]]:
-        """Return the chat messages of this request, in order."""
-        before = [text for text in (self.system_message, self.preamble) if text is not None]
-        if self.system_message is not None:
-            return [
-                {"role": "system", "content": "\n\n".join(before)},
-                {"role": "user", "content": self.prompt or ""},
-            ]
-        return [{"role": "user", "content": "\n\n".join([*before, self.prompt or ""])}]
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages of this request, in order."""
+        if isinstance(self.prompt, Conversation):
+            messages = self.prompt.messages
+        else:
+            content = (self.prompt or "",) if isinstance(self.prompt, str | None) else self.prompt
+            messages = (Message("user", content),)
+        system: tuple[Message, ...] = ()
+        if messages and messages[0].role == "system":
+            system, messages = messages[:1], messages[1:]
+        elif self.system_message is not None:
+            system = (Message("system", (self.system_message,)),)
+        rest = [*self.examples, *messages]
+        if self.preamble is not None and system:
+            system = (_begun(system[0], before=False, text=self.preamble),)
+        elif self.preamble is not None and rest:
+            first = next((i for i, message in enumerate(rest) if message.role == "user"), 0)
+            rest[first] = _begun(rest[first], before=True, text=self.preamble)
+        return (*system, *rest)
+
+
+def _begun(message: Message, *, before: bool, text: str) -> Message:
+    """Return a message with a paragraph more, before or after what it says."""
+    content = message.content
+    if before:
+        if content and isinstance(content[0], str):
+            return replace(message, content=(f"{text}\n\n{content[0]}", *content[1:]))
+        return replace(message, content=(text, *content))
+    if content and isinstance(content[-1], str):
+        return replace(message, content=(*content[:-1], f"{content[-1]}\n\n{text}"))
+    return replace(message, content=(*content, text))
 
 
 class Outcome(NamedTuple):

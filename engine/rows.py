@@ -9,6 +9,7 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, NamedTuple
 
+from daft_vllm.engine.content import Media
 from daft_vllm.engine.prefix import TOKEN_BYTES, key_tokens, order_key
 from daft_vllm.engine.request import Outcome
 
@@ -28,6 +29,7 @@ class Prepared(NamedTuple):
         recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
         media: digest of the prompt's media. Empty: none.
         thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
+        items: the prompt's media, in order; each has its placeholder among the tokens.
     """
 
     tokens: bytes
@@ -36,6 +38,7 @@ class Prepared(NamedTuple):
     recipe: bytes = b""
     media: bytes = b""
     thinking: bool | None = None
+    items: tuple[Media, ...] = ()
 
     def digest(self) -> bytes | None:
         """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
@@ -78,7 +81,10 @@ class Row:
         params: vLLM's sampling parameters.
         guided: whether the output is held to a format.
         max_tokens: the most tokens that its answer may have.
-        size: tokens of its prompt.
+        size: tokens of its prompt as it was rendered.
+        prompt_tokens: tokens of its prompt; with media more than ``size`` from the time on that they are loaded.
+        leads: whether no row before it in the queue's order has the same media.
+        items: see ``Prepared.items``.
         thinking: see ``Prepared.thinking``.
         media: see ``Prepared.media``.
         key: its place in the order of the queue.
@@ -93,10 +99,13 @@ class Row:
         "digest",
         "guided",
         "index",
+        "items",
         "key",
+        "leads",
         "max_tokens",
         "media",
         "params",
+        "prompt_tokens",
         "size",
         "thinking",
         "twins",
@@ -104,12 +113,13 @@ class Row:
     )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
-        tokens, self.params, self.guided, _, self.media, self.thinking = prepared
+        tokens, self.params, self.guided, _, self.media, self.thinking, self.items = prepared
         self._block_size = block_size
         self.call = call
         self.index = index
         self.max_tokens: int = self.params.max_tokens or 1
-        self.size = len(tokens) // TOKEN_BYTES
+        self.size = self.prompt_tokens = len(tokens) // TOKEN_BYTES
+        self.leads = True
         self.key = order_key(tokens, block_size, next(_sequence), self.media)
         self.digest = prepared.digest() if dedupe else None
         self.twins: list[Row] | None = None

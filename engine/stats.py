@@ -28,6 +28,8 @@ class EngineStats:
         computed_tokens: those of them that did not.
         optimal_tokens: the fewest that any order of these rows could have computed, had the cache room for all.
         completion_tokens: tokens generated.
+        media: images and other media that were loaded, those that couldn't be among them.
+        media_seconds: time that took, summed over them.
         steps: steps of vLLM's scheduler.
         running_sum: sequences that ran, summed over those steps.
         peak_running: the most sequences that ran in one step.
@@ -50,6 +52,8 @@ class EngineStats:
     computed_tokens: int = 0
     optimal_tokens: int = 0
     completion_tokens: int = 0
+    media: int = 0
+    media_seconds: float = 0.0
     steps: int = 0
     running_sum: int = 0
     peak_running: int = 0

@@ -122,6 +122,8 @@ class EngineThread:
             stats.busy_seconds += now - busy_since
         stats.idle_seconds = now - self._opened - stats.busy_seconds
         stats.optimal_tokens = self._queue.optimal_tokens
+        if self._core is not None:
+            stats.media, stats.media_seconds = self._core.media.loaded, self._core.media.seconds
         watch = self._core.watch if self._core is not None else StepWatch()
         stats.steps, stats.preemptions = watch.steps, watch.preemptions
         stats.running_sum, stats.peak_running = watch.running_sum, watch.running_peak
@@ -238,6 +240,8 @@ class EngineThread:
             return
         finally:
             self._tasks.pop(request_id, None)
+        if row.items and row.leads:  # the queue counted its media as the one token that stood for each
+            self._queue.optimal_tokens += row.prompt_tokens - row.size
         if self._in_flight.pop(request_id, None) is None:
             return  # dropped meanwhile
         with self._stats_lock:
@@ -262,6 +266,8 @@ class EngineThread:
     def _check_alive(self, core: Core) -> None:
         if core.is_dead():
             self._on_death("vLLM's core process died")
+        elif core.media.rows and core.media.rows == len(self._in_flight):
+            core.watch.last_step = time.monotonic()  # all wait for their media
         elif self._in_flight and time.monotonic() - core.watch.last_step > self.config.stall_timeout:
             core.kill()
             self._on_death(f"vLLM made no step for {self.config.stall_timeout:g} seconds")

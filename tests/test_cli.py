@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from daft_vllm.cli import app
 from daft_vllm.errors import OptionError
 from daft_vllm.job import read_table
-from daft_vllm.udf.template import prompt_column
+from daft_vllm.udf.template import template
 from tests.conftest import ENGINE_ARGS
 
 runner = CliRunner()
@@ -93,10 +93,10 @@ def test_mistakes_are_said_before_anything_runs(
 
 def test_prompt_template() -> None:
     df = daft.from_pydict({"a": ["x", None], "b": [1, 2]})
-    filled = df.select(prompt_column("{{a}} is {a} and {b}.", df).alias("p")).to_pydict()["p"]
+    filled = df.select(template("{{a}} is {a} and {b}.", df).alias("p")).to_pydict()["p"]
     assert filled == ["{a} is x and 1.", None]
     with pytest.raises(OptionError, match="not a column"):
-        prompt_column("{a!r}", df)
+        template("{a!r}", df)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])

@@ -22,6 +22,7 @@ from daft_vllm.engine.preflight import check_before_load
 from daft_vllm.engine.request import count_by_code
 from daft_vllm.errors import EngineClosedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
+from daft_vllm.udf.cells import CellReader
 from daft_vllm.udf.engines import shared_engine
 from daft_vllm.udf.exit import leave_quickly
 from daft_vllm.udf.progress import ProgressWriter
@@ -38,6 +39,7 @@ _METRICS = (
     "computed_tokens",
     "optimal_tokens",
     "completion_tokens",
+    "media",
     "steps",
     "preemptions",
 )
@@ -76,6 +78,7 @@ class PromptActor:
 
     def __init__(self, spec: PromptSpec) -> None:
         self._spec = spec
+        self._cells = CellReader(spec.parts, spec.turns, spec.files, lambda: self._opened().takes("image"))
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
         self._before = self._counted = EngineStats()
@@ -86,15 +89,14 @@ class PromptActor:
         self._failure: str | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
 
-    def answer(self, prompts: Series, *options: Series) -> Series:
-        """Answer one batch: a string series in, a series of the spec's type and the same length out.
+    def answer(self, *columns: Series) -> Series:
+        """Answer one batch: a series of the spec's type out, of the same length as those in.
 
         Args:
-            prompts: the prompts.
-            options: the spec's ``row_options``, each a series of the same length; null: the option's default. Behind
-                them the names of the rows' formats, where each has its own.
+            columns: the spec's ``parts`` and ``turns``; its ``row_options`` (null: the option's default); where rows
+                have their own, the system messages and the names of the formats.
         """
-        batch = self._submit(prompts, options)
+        batch = self._submit(columns)
         try:
             outcomes = _placed(batch, batch.future.result())
             again = batch.requests
@@ -107,9 +109,9 @@ class PromptActor:
             self._raise_failure()
             raise
 
-    async def answer_async(self, prompts: Series, *options: Series) -> Series:
+    async def answer_async(self, *columns: Series) -> Series:
         """Do as ``answer`` does; rendering and parsing happen in other threads than the event loop's."""
-        batch = await asyncio.to_thread(self._submit, prompts, options)
+        batch = await asyncio.to_thread(self._submit, columns)
         # If the query is cancelled, so is the future, and with it the rows.
         try:
             answers = await asyncio.wrap_future(batch.future)
@@ -146,16 +148,21 @@ class PromptActor:
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
         return again
 
-    def _submit(self, prompts: Series, options: Sequence[Series]) -> _Batch:
+    def _submit(self, columns: Sequence[Series]) -> _Batch:
         spec = self._spec
-        texts = prompts.to_pylist()
-        names: list[str | None] = [None] * len(texts)
-        if spec.format.forms:
-            *options, last = options
-            names = last.to_pylist()
+        parts, others = columns[: self._cells.columns], list(columns[self._cells.columns :])
+        rows = len(parts[0])
+        names: list[str | None] = others.pop().to_pylist() if spec.format.forms else [None] * rows
+        systems: list[str | None] = others.pop().to_pylist() if spec.row_system_message else [None] * rows
         refused: dict[int, Outcome] = {}
         requests: dict[int, Request] = {}
-        for i, (text, sampling) in enumerate(zip(texts, self._sampling(len(texts), options), strict=True)):
+        prompts = self._cells.prompts(parts)
+        for i, (prompt, system, sampling) in enumerate(
+            zip(prompts, systems, self._sampling(rows, others), strict=True)
+        ):
+            if isinstance(prompt, Outcome):
+                refused[i] = prompt
+                continue
             try:
                 if isinstance(sampling, OptionError):
                     raise sampling
@@ -164,8 +171,9 @@ class PromptActor:
                 refused[i] = Outcome.failed("invalid_request", str(e))
                 continue
             requests[i] = Request(
-                text,
-                system_message=spec.system_message,
+                prompt,
+                system_message=spec.system_message if system is None else system,
+                examples=spec.examples,
                 preamble=spec.preambles.get(names[i]),
                 thinking=spec.thinking,
                 sampling=sampling,
@@ -174,7 +182,7 @@ class PromptActor:
                 chat_template_kwargs=spec.chat_template_kwargs,
             )
         future = self._given_to_engine(list(requests.values()))
-        return _Batch(prompts.name(), len(texts), refused, names, requests, future)
+        return _Batch(parts[0].name(), rows, refused, names, requests, future)
 
     def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
         self._raise_failure()
@@ -236,9 +244,16 @@ class PromptActor:
                 check_before_load(config, spec.format.constraints)
                 self._engine = shared_engine(
                     config,
-                    check_chat_template=spec.apply_chat_template,
+                    check_chat_template=spec.needs_chat_template,
                     claim_gpus=spec.claim_gpus and not _in_ray_actor(),
                 )
+                self._engine.check_media(spec.media)
+                if spec.apply_chat_template is None and not self._engine.has_chat_template:
+                    logger.warning(
+                        "the model %r has no chat template: it gets the prompts as they are, and goes on with them. "
+                        "chat_template= passes one; apply_chat_template=False says that it is meant.",
+                        spec.engine.model,
+                    )
                 if spec.format.constraints:
                     like = Request(
                         None,
@@ -317,6 +332,7 @@ def actor_expression(
     use_process: bool,
     max_concurrency: int,
     batch_size: int,
+    max_batches: int | None = None,
 ) -> daft.Expression:
     """Return the expression that answers ``columns`` on actors with ``spec``; see ``prompt`` for the rest.
 
@@ -325,18 +341,19 @@ def actor_expression(
 
     Args:
         spec: what the actors do.
-        columns: the prompts, then the spec's ``row_options``, then the names of formats where rows have their own.
+        columns: as ``PromptActor.answer`` takes them.
         use_process: see ``prompt``.
         max_concurrency: see ``prompt``.
         batch_size: see ``prompt``.
+        max_batches: batches in flight in the driver. None: Daft's own number, 64.
     """
     method = daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
     if use_process:
 
         class Prompt(PromptActor):
             @method
-            def __call__(self, prompts: Series, *options: Series) -> Series:
-                return self.answer(prompts, *options)
+            def __call__(self, *columns: Series) -> Series:
+                return self.answer(*columns)
 
         wrapped = daft.cls(
             gpus=spec.engine.gpus,
@@ -349,10 +366,10 @@ def actor_expression(
 
         class StreamingPrompt(PromptActor):
             @method
-            async def __call__(self, prompts: Series, *options: Series) -> Series:
-                return await self.answer_async(prompts, *options)
+            async def __call__(self, *columns: Series) -> Series:
+                return await self.answer_async(*columns)
 
-        wrapped = daft.cls(gpus=spec.engine.gpus, name_override="prompt")(StreamingPrompt)
+        wrapped = daft.cls(gpus=spec.engine.gpus, name_override="prompt", max_concurrency=max_batches)(StreamingPrompt)
     expression: daft.Expression = wrapped(spec)(*columns)
     return expression
 

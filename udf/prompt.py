@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import daft
@@ -18,7 +18,9 @@ from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import check_known_model, known_folder
 from daft_vllm.udf.actor import actor_expression
 from daft_vllm.udf.describe import describe
+from daft_vllm.udf.files import FileAccess
 from daft_vllm.udf.formats import PerRow
+from daft_vllm.udf.parts import Messages, examples_of, parts_of, turns_of
 from daft_vllm.udf.return_format import ReturnFormat
 from daft_vllm.udf.spec import PromptSpec
 
@@ -31,6 +33,10 @@ BATCH_SIZE = 2048
 """Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them, which
 costs the time of 5 to 9 rows with 64 sequences (``python -m benchmarks.draining``), 0.4% of a batch of this size. A
 batch is also what a table is cut into to keep several engines busy."""
+
+MEDIA_BATCH_SIZE = 128
+MEDIA_BATCHES = 4
+"""Rows of a batch with media, and batches in flight in the driver: twice 256 sequences, and 2 GiB of images of 1 MP."""
 
 _OWN_OPTIONS = (
     "engine_args",
@@ -52,12 +58,15 @@ _OWN_OPTIONS = (
     "describe_schema",
     "thinking",
     "retries",
+    "files",
+    "turns",
+    "examples",
 )
 _said: set[str] = set()
 
 
 def prompt(
-    messages: daft.Expression,
+    messages: Messages,
     return_format: Any = None,
     *,
     enforce: Literal["strict", "validate"] = "strict",
@@ -65,10 +74,13 @@ def prompt(
     describe_schema: bool = True,
     thinking: bool | None = None,
     retries: int = 0,
-    system_message: str | None = None,
+    turns: Sequence[tuple[daft.Expression, Messages]] = (),
+    system_message: str | daft.Expression | None = None,
+    examples: Sequence[tuple[str, Any]] = (),
+    files: FileAccess | None = None,
     model: str = DEFAULT_MODEL,
     engine_args: Mapping[str, Any] | None = None,
-    apply_chat_template: bool = True,
+    apply_chat_template: bool | None = None,
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     truncate_prompt_tokens: int | None = None,
@@ -76,7 +88,7 @@ def prompt(
     gpus: float | None = None,
     use_process: bool | Literal["auto"] = "auto",
     max_concurrency: int = 1,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     dedupe: bool = True,
     on_error: Literal["null", "raise"] = "null",
     details: bool = False,
@@ -84,14 +96,20 @@ def prompt(
     progress_folder: str | None = None,
     **options: Any,
 ) -> daft.Expression:
-    """Answer every prompt of a string column with a model that vLLM runs inside this query.
+    """Answer every row's prompt with a model that vLLM runs inside this query.
 
     Rows in equal rows out, each beside the columns that it came with. A row that cannot be answered is null, with its
     reason in ``details`` and in the log; a null prompt gives a null. Options are checked here, before any model is
     loaded.
 
     Args:
-        messages: a string column; each string is one user message.
+        messages: a column, or a list of columns: the parts of each row's message, in the order in which the model gets
+            them. Text and numbers are text, of which two in a row get a line each; ``lit("...")`` is the same text in
+            each row. Images: a column of Daft's image type, of any mode; arrays; ``image(col("path"))`` for paths and
+            URLs; bytes and ``daft.File``, which are looked at to see what they hold. Sounds and documents: bytes,
+            files, or ``audio(...)`` and ``document(...)``. Each may be a list: several in a row. A column of
+            conversations stands alone: lists of structs of ``role`` and ``content``, the latter a text or a list of
+            parts as OpenAI has them; the model answers the last message, or goes on with it if it is the assistant's.
         return_format: what each answer has to be; enforced while it is generated and validated after. None or ``str``:
             text. A type as Pydantic understands it (a model, a dataclass, a ``TypedDict``, a ``NamedTuple``,
             ``list[int]``, ``bool``, ...), a JSON Schema (a dict, or the path of a ``.json`` file), a Daft or Arrow type
@@ -110,12 +128,21 @@ def prompt(
             None (default): False with a ``return_format``, else as the model's chat template has it.
         retries: ask again, up to so many times, for a row that was cut off (with twice the ``max_tokens`` each time) or
             is invalid (drawn anew: with another seed, at a temperature of at least 0.7). Default 0.
-        system_message: instructions put before every prompt.
+        turns: how the conversation goes on after ``messages``: pairs of the column of an answer and the message after
+            it, ``[(col("answer"), col("next_question"))]``. What was said before is in the prefix cache, if the engine
+            is still open. A row without an answer is not asked.
+        system_message: instructions put before every prompt; may be a column. A conversation's own goes before it.
+        examples: questions and their answers, told before every prompt: ``[("1 + 1?", "2")]``; an answer may be what
+            ``return_format`` describes. In the prefix that all rows share.
+        files: from where the files that the columns name may be read. Default: object stores and public HTTP servers;
+            no local file.
         model: a folder with a model in Hugging Face format, a name on the hub, or ``"smollm2-135m"`` (the default),
             which the ``demo`` extra carries and which is converted once into the cache folder.
         engine_args: arguments of vLLM's engine by vLLM's names, ``{"max_model_len": 4096}`` for example. Defaults are
             vLLM's, except on a CPU (see ``daft_vllm.engine.environment.default_engine_args``).
-        apply_chat_template: False sends each string to the model as it is.
+        apply_chat_template: False sends each string to the model as it is. True: a model without one is an error. None
+            (default): the model's, or that of ``chat_template``; a base model, which has none, gets single texts as
+            they are, and a warning says so.
         chat_template: Jinja text in place of the model's own chat template.
         chat_template_kwargs: handed to the chat template, ``{"enable_thinking": False}`` for example.
         truncate_prompt_tokens: cut the user's text so that the prompt has at most this many tokens; -1: so that it
@@ -130,7 +157,8 @@ def prompt(
             early (a limit after this column) is still answered. "auto" (default): False for one engine on Daft's
             native runner, else True.
         max_concurrency: engines in all. Default 1.
-        batch_size: rows handed to an engine at once. Default 2048.
+        batch_size: rows handed to an engine at once. Default 2048, and 128 where the prompt has several parts or is no
+            text, of which then 4 batches are in flight: images take memory.
         dedupe: compute rows with the same prompt and options once, where the answer is determined: at temperature 0 or
             with a seed. Default True.
         on_error: ``"null"`` (default): a failed row is null. ``"raise"``: the query fails with ``RowError`` after the
@@ -156,8 +184,12 @@ def prompt(
 
     Errors that only a worker can find (a model the hub doesn't have, too little memory) end the query when it runs.
     """
-    if not isinstance(messages, daft.Expression):
-        raise OptionError(f"messages is a column, such as col('question'), got {type(messages).__name__}.")
+    parts, later = parts_of(messages), turns_of(turns)
+    media = any(len(message) > 1 or message[0].kind != "auto" for message in (parts, *(asked for _, asked in later)))
+    if batch_size is None:
+        batch_size = MEDIA_BATCH_SIZE if media else BATCH_SIZE
+    if files is not None and not isinstance(files, FileAccess):
+        raise OptionError(f"files is FileAccess(folders=[...]), got {type(files).__name__}.")
     if enforce not in ("strict", "validate"):
         raise OptionError(f"enforce is 'strict' or 'validate', got {enforce!r}.")
     check_backend(backend)
@@ -176,8 +208,10 @@ def prompt(
         raise OptionError("use_process=False runs the engine in the driver, which has no place on Ray: leave it out.")
     if max_concurrency > 1 and not use_process:
         raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
-    if system_message is not None and not apply_chat_template:
-        raise OptionError("system_message needs the chat template: write it into the prompts, or drop it.")
+    said = {"system_message": system_message is not None, "turns": bool(later), "examples": bool(examples)}
+    for name in [name for name, is_given in said.items() if is_given]:
+        if apply_chat_template is False:
+            raise OptionError(f"{name} needs the chat template: write it into the prompts, or drop it.")
     check_known_model(model)
     check_model_folder(model)
     form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
@@ -204,8 +238,13 @@ def prompt(
         engine=engine,
         sampling=SamplingOptions.of(_of_every_row(options), also_known=_OWN_OPTIONS),
         format=form,
-        system_message=system_message,
-        preambles=_preambles(form) if describe_schema and apply_chat_template else {},
+        parts=tuple(part.kind for part in parts),
+        turns=tuple(tuple(part.kind for part in asked) for _, asked in later),
+        files=files or FileAccess(),
+        system_message=system_message if isinstance(system_message, str) else None,
+        examples=examples_of(examples),
+        row_system_message=isinstance(system_message, daft.Expression),
+        preambles=_preambles(form) if describe_schema and apply_chat_template is not False else {},
         thinking=_thinking(thinking, form, engine, apply_chat_template=apply_chat_template),
         retries=retries,
         apply_chat_template=apply_chat_template,
@@ -218,13 +257,21 @@ def prompt(
         progress_folder=progress_folder,
     )
     _say_about_format(form, spec, tokenizer_of)
-    names = [return_format.column.cast(daft.DataType.string())] if isinstance(return_format, PerRow) else []
+    columns = [part.column for part in parts]
+    for answer, asked in later:
+        columns += [answer, *(part.column for part in asked)]
+    columns += row_options.values()
+    if isinstance(system_message, daft.Expression):
+        columns.append(system_message.cast(daft.DataType.string()))
+    if isinstance(return_format, PerRow):
+        columns.append(return_format.column.cast(daft.DataType.string()))
     return actor_expression(
         spec,
-        [messages.cast(daft.DataType.string()), *row_options.values(), *names],
+        columns,
         use_process=use_process,
         max_concurrency=max_concurrency,
         batch_size=batch_size,
+        max_batches=MEDIA_BATCHES if media else None,
     )
 
 
@@ -257,7 +304,7 @@ def _preambles(form: ReturnFormat) -> dict[str | None, str | None]:
 
 
 def _thinking(
-    asked: bool | None, form: ReturnFormat, engine: EngineConfig, *, apply_chat_template: bool
+    asked: bool | None, form: ReturnFormat, engine: EngineConfig, *, apply_chat_template: bool | None
 ) -> bool | None:
     """Return what the engine is told about thinking."""
     if asked and not reasoning_parser(engine):
@@ -265,7 +312,7 @@ def _thinking(
             "thinking=True needs to know where this model's thinking ends: pass vLLM's name of its parser, "
             'engine_args={"reasoning_parser": "qwen3"} for example.'
         )
-    if asked is None and form.constraints and apply_chat_template:
+    if asked is None and form.constraints and apply_chat_template is not False:
         return False  # else the constraint would hold the thinking
     return asked
 

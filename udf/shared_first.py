@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from daft import DataFrame
 
-from daft_vllm.udf.template import parse_template, prompt_column
+from daft_vllm.udf import template as templates
 
 logger = logging.getLogger("daft_vllm")
 
@@ -97,7 +97,7 @@ def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> 
         OptionError: a field is not a column, or the template has none.
     """
     names = df.schema().column_names()
-    parse_template(template, names)
+    templates.parse_template(template, names)
     lines = [_Line(text, _columns_of(text)) for text in template.split("\n")]
     used = list(dict.fromkeys(column for line in lines for column in line.columns))
     rows = df.select(*(daft.col(column).cast(daft.DataType.string()) for column in used)).limit(sample).to_pydict()
@@ -109,7 +109,7 @@ def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> 
     new = "\n".join(lines[i].text for i in order)
     result = SharedFirst(
         template=new,
-        messages=prompt_column(new, df),
+        messages=templates.template(new, df),
         columns=tuple(dict.fromkeys(column for i in order for column in lines[i].columns)),
         sample_rows=len(rows[used[0]]),
         characters=int(sum(int(value.lengths.sum()) for value in values)),

@@ -9,6 +9,9 @@ from typing import Any, Literal
 from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
+from daft_vllm.engine.content import MediaKind, Message
+from daft_vllm.udf.files import FileAccess
+from daft_vllm.udf.parts import PartKind
 from daft_vllm.udf.results import details_type
 from daft_vllm.udf.return_format import ReturnFormat
 
@@ -21,8 +24,13 @@ class PromptSpec:
         engine: how to start the engine.
         sampling: sampling options of every row.
         format: what every answer has to be.
+        parts: what each column of the prompt holds, in order.
+        turns: what each column of the messages that follow holds; before each message the column of the answer.
+        files: from where the files that the columns name may be read.
         system_message: put before every prompt.
-        apply_chat_template: False sends the prompts as they are.
+        examples: messages before every prompt.
+        row_system_message: whether each row brings a system message of its own; null: ``system_message``.
+        apply_chat_template: False sends the prompts as they are. None: so it is where the model has no template.
         chat_template_kwargs: handed to the chat template.
         on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
         row_options: names of the sampling options that come with each row.
@@ -39,8 +47,13 @@ class PromptSpec:
     engine: EngineConfig
     sampling: SamplingOptions
     format: ReturnFormat
+    parts: tuple[PartKind, ...] = ("auto",)
+    turns: tuple[tuple[PartKind, ...], ...] = ()
+    files: FileAccess = field(default_factory=FileAccess)
     system_message: str | None = None
-    apply_chat_template: bool = True
+    examples: tuple[Message, ...] = ()
+    row_system_message: bool = False
+    apply_chat_template: bool | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     on_error: Literal["null", "raise"] = "null"
     row_options: tuple[str, ...] = ()
@@ -56,3 +69,15 @@ class PromptSpec:
     def dtype(self) -> DataType:
         """Type of the result column."""
         return details_type(self.format.dtype) if self.details else self.format.dtype
+
+    @property
+    def media(self) -> set[MediaKind]:
+        """Kinds of media that the columns are known to hold."""
+        return {kind for kinds in (self.parts, *self.turns) for kind in kinds if kind in ("image", "audio")}
+
+    @property
+    def needs_chat_template(self) -> bool:
+        """Whether there is more than one text to say."""
+        several = self.turns or self.examples or self.row_system_message or len(self.parts) > 1
+        several = several or self.system_message is not None
+        return self.apply_chat_template is not False and bool(self.apply_chat_template or several)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import string
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -42,21 +44,19 @@ def parse_template(template: str, columns: Iterable[str]) -> list[Part]:
     return parts
 
 
-def prompt_column(template: str, df: DataFrame) -> daft.Expression:
-    """Return the expression that fills ``template`` from the columns of ``df``.
+def template(text: str, df: DataFrame) -> daft.Expression:
+    """Return the column that fills a text from those of ``df``: ``template("Summarise {title}: {body}", df)``.
 
-    A row with a null in one of the columns has a null prompt.
+    Values are put in as they are; braces in them mean nothing. A row with a null in one of the columns has a null
+    prompt.
 
     Raises:
         OptionError: a field is not a column, or the template has none.
     """
     pieces: list[daft.Expression] = []
-    for text, column in parse_template(template, df.schema().column_names()):
-        if text:
-            pieces.append(lit(text))
+    for between, column in parse_template(text, df.schema().column_names()):
+        if between:
+            pieces.append(lit(between))
         if column is not None:
             pieces.append(col(column).cast(daft.DataType.string()))
-    expression = pieces[0]
-    for piece in pieces[1:]:
-        expression = expression + piece
-    return expression
+    return functools.reduce(operator.add, pieces)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
     from daft_vllm.udf import close_engines, prompt, shared_first
+    from daft_vllm.udf.files import FileAccess
     from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools
+    from daft_vllm.udf.parts import audio, document, image
+    from daft_vllm.udf.template import template
 
 _HOMES = {
     "Choice": "daft_vllm.udf.formats",
@@ -20,6 +23,7 @@ _HOMES = {
     "DaftVLLMError": "daft_vllm.errors",
     "EngineConfig": "daft_vllm.engine",
     "EngineStats": "daft_vllm.engine",
+    "FileAccess": "daft_vllm.udf.files",
     "Grammar": "daft_vllm.udf.formats",
     "Json": "daft_vllm.udf.formats",
     "OfflineEngine": "daft_vllm.engine",
@@ -29,9 +33,13 @@ _HOMES = {
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
     "Tools": "daft_vllm.udf.formats",
+    "audio": "daft_vllm.udf.parts",
     "close_engines": "daft_vllm.udf",
+    "document": "daft_vllm.udf.parts",
+    "image": "daft_vllm.udf.parts",
     "prompt": "daft_vllm.udf",
     "shared_first": "daft_vllm.udf",
+    "template": "daft_vllm.udf.template",
 }
 
 __all__ = [
@@ -40,6 +48,7 @@ __all__ = [
     "DaftVLLMError",
     "EngineConfig",
     "EngineStats",
+    "FileAccess",
     "Grammar",
     "Json",
     "OfflineEngine",
@@ -49,9 +58,13 @@ __all__ = [
     "Request",
     "SamplingOptions",
     "Tools",
+    "audio",
     "close_engines",
+    "document",
+    "image",
     "prompt",
     "shared_first",
+    "template",
 ]
 __version__ = "0.1.0"
 

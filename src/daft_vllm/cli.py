@@ -82,14 +82,14 @@ def run(
         _quiet()
         from daft_vllm.job import read_table
         from daft_vllm.udf.shared_first import shared_first as put_shared_first
-        from daft_vllm.udf.template import prompt_column
+        from daft_vllm.udf.template import template
 
         df = read_table(input)
         if shared_first:
             plan = put_shared_first(df, prompt)
             console.print(f"shared fields first: {plan}", highlight=False)
             prompt = plan.template
-        messages = prompt_column(prompt, df)
+        messages = template(prompt, df)
         if limit is not None:
             df = df.limit(limit)
         failed = _run(df, messages, output, column=column, error_column=error_column, **options)

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from daft_vllm import Constraint, OfflineEngine, Request, SamplingOptions
+from daft_vllm import Constraint, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.prefix import optimal_prompt_tokens, unpack_tokens
 from daft_vllm.engine.preflight import check_constraint
+from daft_vllm.engine.rows import Prepared
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 
 SHORT = SamplingOptions(max_tokens=12)
@@ -210,7 +211,6 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
     from dataclasses import replace
 
     from daft_vllm.engine.render import RequestRenderer
-    from daft_vllm.engine.rows import Prepared
 
     core = engine._state.core
     tokenizer = core.llm.renderer.get_tokenizer()
@@ -237,15 +237,23 @@ def test_missing_chat_template_is_said(engine: OfflineEngine) -> None:
     from daft_vllm.engine.render import RequestRenderer
 
     core = engine._state.core
-    renderer = RequestRenderer(engine.config, core.llm.renderer, core.max_model_len)
     tokenizer = core.llm.renderer.get_tokenizer()
     template, tokenizer.chat_template = tokenizer.chat_template, None
     try:
+        renderer = RequestRenderer(engine.config, core.llm.renderer, core.max_model_len)
         with pytest.raises(ModelError, match="apply_chat_template=False"):
             renderer.check_chat_template()
+        (refused,) = renderer.prepare([Request("hi")])
+        assert isinstance(refused, Outcome)
+        assert refused.error is not None
+        assert refused.error.code == "invalid_prompt"
+        # As it is, and with the token that begins every text.
+        (plain,) = renderer.prepare([Request("hi", apply_chat_template=None)])
+        assert isinstance(plain, Prepared)
+        assert unpack_tokens(plain.tokens) == tokenizer("hi")["input_ids"]
     finally:
         tokenizer.chat_template = template
-    renderer.check_chat_template()
+    RequestRenderer(engine.config, core.llm.renderer, core.max_model_len).check_chat_template()
 
 
 @pytest.mark.parametrize(

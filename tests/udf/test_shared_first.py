@@ -54,10 +54,10 @@ def test_repeating_lines_come_first_and_the_frame_stays() -> None:
     assert plan.sort(df).to_pydict()["name"] == sorted(df.to_pydict()["name"])
 
 
-def plain(template: str, df: daft.DataFrame) -> daft.Expression:
-    from daft_vllm.udf.template import prompt_column
+def plain(text: str, df: daft.DataFrame) -> daft.Expression:
+    from daft_vllm.udf.template import template
 
-    return prompt_column(template, df).alias("p")
+    return template(text, df).alias("p")
 
 
 def test_a_line_without_columns_is_passed_by_none() -> None:

@@ -1,0 +1,71 @@
+"""What a prompt is made of: text, media, messages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+MediaKind = Literal["image", "audio", "video"]
+MEDIA_KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, a sound or a film that a prompt holds. It is loaded when its row's turn comes, not before.
+
+    Args:
+        kind: what it is.
+        load: returns it as vLLM takes it: a ``PIL.Image`` in mode RGB, or samples and their rate. Raises ``RowError``
+            with an ``ErrorValue``'s code and message, or anything else, if it can't be had; called from any thread.
+        digest: the same for media that are the same: of the content, or of where it is.
+    """
+
+    kind: MediaKind
+    load: Callable[[], Any] = field(compare=False)
+    digest: bytes
+
+
+Content = str | Media
+"""A part of a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Args:
+        role: ``system``, ``user``, ``assistant``, ``tool``, or what else the chat template knows.
+        content: its parts, in order.
+        fields: further fields for the chat template, ``tool_calls`` and ``tool_call_id`` for example.
+    """
+
+    role: str
+    content: tuple[Content, ...]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages in order. The model answers the last one; if that is the assistant's, the model goes on with it."""
+
+    messages: tuple[Message, ...]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last message is the beginning of the answer."""
+        return bool(self.messages) and self.messages[-1].role == "assistant"
+
+
+def media_of(messages: Iterable[Message]) -> tuple[Media, ...]:
+    """Return the media of all messages, in order."""
+    return tuple(part for message in messages for part in message.content if isinstance(part, Media))
+
+
+def media_digest(media: Iterable[Media]) -> bytes:
+    """Return one digest of several media in order; empty if there are none."""
+    digests = [media.kind.encode() + media.digest for media in media]
+    if not digests:
+        return b""
+    return hashlib.blake2b(b"".join(digests), digest_size=16).digest()

@@ -1,0 +1,304 @@
+"""From the cells of a prompt's columns to what the engine takes."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import daft
+from daft import DataType, Series
+
+from daft_vllm.engine.content import Content, Conversation, Media, Message
+from daft_vllm.engine.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
+from daft_vllm.engine.request import Outcome
+from daft_vllm.errors import OptionError
+from daft_vllm.udf.documents import PDF, document_contents, is_document
+from daft_vllm.udf.files import FileAccess
+from daft_vllm.udf.parts import PartKind
+
+Prompt = str | tuple[Content, ...] | Conversation | None
+_DECODERS: Mapping[Literal["image", "audio"], Callable[[bytes], Any]] = {
+    "image": image_from_bytes,
+    "audio": audio_from_bytes,
+}
+_MEDIA_FIELDS: Mapping[str, PartKind] = {
+    "image": "image",
+    "image_url": "image",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
+}
+
+
+class _Cell(NamedTuple):
+    """An image in a column, made into an array when it is needed."""
+
+    column: Series
+    place: int
+
+    def pixels(self) -> Any:
+        return self.column.slice(self.place, self.place + 1).to_pylist()[0]
+
+
+class CellReader:
+    """Turns cells into prompts.
+
+    Args:
+        kinds: what each column of the first message holds, in the order of the prompt.
+        turns: for each turn that follows, what the columns of its message hold; before them the answer's column.
+        files: from where files may be read.
+        takes_images: whether the model takes images; asked if it matters.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[PartKind],
+        turns: Sequence[Sequence[PartKind]],
+        files: FileAccess,
+        takes_images: Callable[[], bool],
+    ) -> None:
+        self._kinds = kinds
+        self._turns = turns
+        self._files = files
+        self._takes_images = takes_images
+        self.columns = len(kinds) + sum(1 + len(turn) for turn in turns)
+
+    def prompts(self, columns: Sequence[Series]) -> Iterator[Prompt | Outcome]:
+        """Return each row's prompt, or the outcome of a row that can't be asked.
+
+        Raises:
+            OptionError: a column is of a type that can't be in a prompt.
+        """
+        start = len(self._kinds)
+        prompts = self._messages(self._kinds, columns[:start])
+        for number, kinds in enumerate(self._turns, 1):
+            answers = _texts(columns[start])
+            asked = self._messages(kinds, columns[start + 1 : start + 1 + len(kinds)])
+            start += 1 + len(kinds)
+            prompts = map(partial(_continued, number), prompts, answers, asked)
+        return prompts
+
+    def _messages(self, kinds: Sequence[PartKind], columns: Sequence[Series]) -> Iterator[Prompt | Outcome]:
+        """Return each row's message: a text, or parts; or a conversation."""
+        if len(columns) == 1 and kinds[0] == "auto":
+            (column,) = columns
+            if _is_conversation(column):
+                return (self._or_outcome(self._conversation, messages) for messages in column.to_pylist())
+            if _is_plain(column.datatype()):
+                return iter(_texts(column))
+        cells = [self._cells(kind, column) for kind, column in zip(kinds, columns, strict=True)]
+        return (self._or_outcome(self._parts, row) for row in zip(*cells, strict=True))
+
+    def _or_outcome(self, read: Callable[[Any], Prompt], cell: Any) -> Prompt | Outcome:
+        try:
+            return read(cell)
+        except MediaError as e:
+            return Outcome.failed(*e.error)
+        except Exception as e:
+            return Outcome.failed("invalid_prompt", f"the prompt can't be read: {type(e).__name__}: {e}")
+
+    def _cells(self, kind: PartKind, column: Series) -> Iterator[Any]:
+        """Return the cells of a column as ``_contents`` takes them, with the kind of its strings."""
+        dtype = column.datatype()
+        if dtype.is_image() or dtype.is_fixed_shape_image():
+            nulls = column.is_null().to_pylist()
+            for i in range(len(column)):  # all of them as arrays would take their memory twice
+                yield kind, None if nulls[i] else _Cell(column, i)
+        elif kind == "auto" and _is_plain(dtype):
+            for text in _texts(column):
+                yield kind, text
+        else:
+            _check_part(dtype)
+            for value in column.to_pylist():
+                yield kind, value
+
+    def _parts(self, row: Sequence[tuple[PartKind, Any]]) -> Prompt:
+        for number, (_, value) in enumerate(row, 1):
+            if value is None:
+                raise MediaError("null_prompt", f"part {number} of the prompt is null")
+        merged: list[Content] = []
+        for part in (part for kind, value in row for part in self._contents(kind, value)):
+            if merged and isinstance(part, str) and isinstance(merged[-1], str):
+                merged[-1] = f"{merged[-1]}\n{part}"  # else chat templates join them each in its own way
+            else:
+                merged.append(part)
+        return merged[0] if len(merged) == 1 and isinstance(merged[0], str) else tuple(merged)
+
+    def _contents(self, kind: PartKind, value: Any) -> Iterator[Content]:
+        from PIL import Image
+
+        if value is None:
+            raise MediaError("null_prompt", "an entry of a list in the prompt is null")
+        if isinstance(value, _Cell):
+            yield _array_media(value.pixels(), lambda: image_from_array(value.pixels()))
+        elif isinstance(value, str) and kind == "auto":
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                yield from self._contents(kind, one)
+        elif isinstance(value, (str, daft.File)):
+            yield from self._named(kind, value)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            yield from self._of_bytes(kind, bytes(value))
+        elif isinstance(value, Image.Image):
+            pixels = value.convert("RGBA")
+            yield _array_media(pixels, partial(image_from_array, pixels))
+        elif hasattr(value, "__array__"):
+            yield _array_media(value, partial(image_from_array, value))
+        else:
+            raise MediaError("invalid_media", f"a {type(value).__name__} can't be in a prompt")
+
+    def _named(self, kind: PartKind, file: str | daft.File) -> Iterator[Content]:
+        """Return what a path, a URL or a file names; a medium is read when its row's turn comes."""
+        name = file if isinstance(file, str) else file.path
+        guessed, _ = mimetypes.guess_type(_file_name(name))
+        known = _kind_of(guessed) if kind == "auto" and guessed is not None and _is_known(guessed) else kind
+        if known == "image" or known == "audio":
+            decode = _DECODERS[known]
+            yield Media(known, lambda: decode(self._files.read(file)), self._files.digest(file))
+        else:
+            yield from self._of_bytes(known, self._files.read(file), _file_name(name), guessed)
+
+    def _of_bytes(
+        self, kind: PartKind, data: bytes, name: str = "document", mime: str | None = None
+    ) -> Iterator[Content]:
+        from daft.daft import guess_mimetype_from_content
+
+        mime = guess_mimetype_from_content(data) or mime or ("text/plain" if kind == "document" else "unknown")
+        known = _kind_of(mime) if kind == "auto" else kind
+        if known == "image" or known == "audio":
+            yield Media(known, partial(_DECODERS[known], data), hashlib.blake2b(data, digest_size=16).digest())
+        else:
+            if not is_document(mime):
+                raise MediaError(
+                    "invalid_media", f"{name} is of type {mime}: text, HTML, CSV, JSON, XML and PDF are read"
+                )
+            as_images = mime == PDF and self._takes_images()
+            yield from document_contents(name, mime, data, as_images=as_images, max_pages=self._files.max_pages)
+
+    def _conversation(self, messages: Any) -> Prompt:
+        if messages is None:
+            return None
+        if not messages:
+            raise MediaError("empty_prompt", "the conversation has no message")
+        return Conversation(tuple(self._message(number, one) for number, one in enumerate(messages, 1)))
+
+    def _message(self, number: int, message: Any) -> Message:
+        given = {name: value for name, value in (message or {}).items() if value is not None}
+        role, content = given.pop("role", None), given.pop("content", "")
+        if not isinstance(role, str) or not role:
+            raise MediaError("invalid_prompt", f"message {number} of the conversation has no role")
+        parts = content if isinstance(content, (list, tuple)) else [content]
+        return Message(role, tuple(one for part in parts for one in self._message_part(number, part)), given)
+
+    def _message_part(self, number: int, part: Any) -> Iterator[Content]:
+        if isinstance(part, str):
+            yield part
+            return
+        if not isinstance(part, Mapping):
+            raise MediaError("invalid_prompt", f"message {number} has content of type {type(part).__name__}")
+        given = {name: value for name, value in part.items() if value is not None}
+        kind = given.pop("type", None)
+        if kind == "text" and isinstance(given.get("text"), str):
+            yield given["text"]
+        elif kind in _MEDIA_FIELDS and kind in given:
+            value = given[kind]
+            if isinstance(value, Mapping):  # as OpenAI has it
+                value = value.get("url") or f"data:;base64,{value.get('data', '')}"
+            yield from self._contents(_MEDIA_FIELDS[kind], value)
+        else:
+            raise MediaError(
+                "invalid_prompt",
+                f"message {number} has a part of type {kind!r}: known are text, {', '.join(_MEDIA_FIELDS)}, each with "
+                "its content under its own name",
+            )
+
+
+def _continued(number: int, so_far: Prompt | Outcome, answer: str | None, asked: Prompt | Outcome) -> Prompt | Outcome:
+    """Return the conversation that ``so_far``, an answer to it and the next message are."""
+    if isinstance(so_far, Outcome):
+        return so_far
+    if isinstance(asked, Outcome):
+        return asked
+    if so_far is None or answer is None or asked is None or isinstance(asked, Conversation):
+        what = "the prompt" if so_far is None else f"turn {number} of the prompt"
+        return Outcome.failed("null_prompt", f"{what} is null")
+    before = so_far.messages if isinstance(so_far, Conversation) else (Message("user", _content(so_far)),)
+    return Conversation((*before, Message("assistant", (answer,)), Message("user", _content(asked))))
+
+
+def _content(message: str | tuple[Content, ...]) -> tuple[Content, ...]:
+    return (message,) if isinstance(message, str) else message
+
+
+def _array_media(array: Any, load: Callable[[], Any]) -> Media:
+    import numpy as np
+
+    pixels = np.ascontiguousarray(array)
+    digest = hashlib.blake2b(repr((pixels.shape, pixels.dtype.str)).encode(), digest_size=16)
+    digest.update(pixels.reshape(-1).view(np.uint8).data)
+    return Media("image", load, digest.digest())
+
+
+def _file_name(url: str) -> str:
+    """Return a name to tell the model: no signature in a URL's query, nothing that isn't printed."""
+    if url.startswith("data:"):
+        return "document"
+    path = urlsplit(url).path if "://" in url else url
+    return "".join(c for c in unquote(path).rpartition("/")[2] if c.isprintable())[:100] or "document"
+
+
+def _is_known(mime: str) -> bool:
+    return is_document(mime) or mime.startswith(tuple(f"{kind}/" for kind in _DECODERS))
+
+
+def _kind_of(mime: str) -> PartKind:
+    for kind in _DECODERS:
+        if mime.startswith(f"{kind}/"):
+            return kind
+    if is_document(mime):
+        return "document"
+    raise MediaError("invalid_media", f"content of type {mime} can't be in a prompt: images, sounds and documents can")
+
+
+def _texts(column: Series) -> list[str | None]:
+    texts: list[str | None] = column.cast(DataType.string()).to_pylist()
+    return texts
+
+
+def _is_plain(dtype: DataType) -> bool:
+    """Whether a column's cells are text, or are written as text."""
+    return bool(
+        dtype.is_string()
+        or dtype.is_numeric()
+        or dtype.is_boolean()
+        or dtype.is_temporal()
+        or dtype.is_decimal128()
+        or dtype.is_null()
+    )
+
+
+def _is_conversation(column: Series) -> bool:
+    """Whether the cells are lists of messages; told by the first where the column's type doesn't say it."""
+    dtype = column.datatype()
+    if dtype.is_list() and dtype.dtype.is_struct():
+        return "role" in dtype.dtype.fields
+    if not (dtype.is_python() or (dtype.is_list() and dtype.dtype.is_python())):
+        return False
+    first = next((cell for cell in column.to_pylist() if cell is not None), None)
+    return isinstance(first, (list, tuple)) and all(isinstance(one, Mapping) and "role" in one for one in first)
+
+
+def _check_part(dtype: DataType) -> None:
+    inner = dtype
+    while inner.is_list() or inner.is_fixed_size_list():
+        inner = inner.dtype
+    if inner.is_struct() or inner.is_map() or inner.is_interval():
+        raise OptionError(
+            f"a column of type {dtype} can't be part of a prompt: take a field of it, or write it as text. "
+            "A conversation (a list of structs with role and content) stands alone."
+        )

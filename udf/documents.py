@@ -1,0 +1,106 @@
+"""Documents in a prompt: text within a fence, PDF pages as images or as text."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from daft_vllm.engine.content import Content, Media
+from daft_vllm.engine.media import MediaError, image_from_array
+
+PDF = "application/pdf"
+TEXT_TYPES = ("application/json", "application/xml", "application/xhtml+xml", "application/x-ndjson")
+_LONGEST_SIDE = 1536
+"""Pixels of a page's longer side: 130 to an inch of A4, at which 8-point print can be read."""
+_pdfium = threading.Lock()  # it is for one thread at a time
+
+
+def is_document(mime: str) -> bool:
+    """Whether ``document_contents`` takes a file of this type."""
+    return mime == PDF or mime.startswith("text/") or mime in TEXT_TYPES
+
+
+def document_contents(name: str, mime: str, data: bytes, *, as_images: bool, max_pages: int) -> Iterator[Content]:
+    """Return the parts that a document is in a prompt, under its name and type.
+
+    Text stands between fences that are longer than any in it, so that it can't seem to end before it does.
+
+    Args:
+        name: the file's.
+        mime: its type.
+        data: its content.
+        as_images: PDF pages become images; else their text is taken.
+        max_pages: of a PDF.
+
+    Raises:
+        MediaError: it is broken, of an unknown type or encoding, or has too many pages.
+    """
+    if mime != PDF:
+        yield f"{name} ({mime}):\n{_fenced(_decoded(name, data))}"
+        return
+    with _as_row_error(name, data), _pdfium, _opened(data) as document:
+        pages = len(document)
+    if pages > max_pages:
+        raise MediaError(
+            "invalid_media", f"{name} has {pages} pages, more than {max_pages}: raise files=FileAccess(max_pages=...)"
+        )
+    if as_images:
+        yield f"{name} ({mime}, {pages} pages):"
+        whole = hashlib.blake2b(data, digest_size=16).digest()
+        for page in range(pages):
+            digest = hashlib.blake2b(whole + page.to_bytes(4, "big"), digest_size=16).digest()
+            yield Media("image", partial(_page_image, name, data, page), digest)
+    else:
+        yield f"{name} ({mime}, {pages} pages):\n{_fenced(_pdf_text(name, data))}"
+
+
+def _fenced(text: str) -> str:
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _decoded(name: str, data: bytes) -> str:
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as e:
+        raise MediaError(
+            "invalid_media", f"{name} is no text in {encoding.removesuffix('-sig').upper()}: {e}"
+        ) from None
+
+
+def _opened(data: bytes) -> Any:
+    if importlib.util.find_spec("pypdfium2") is None:
+        raise MediaError("invalid_media", "a PDF needs pypdfium2: pip install 'daft-vllm[media]'")
+    import pypdfium2
+
+    return pypdfium2.PdfDocument(data)
+
+
+@contextlib.contextmanager
+def _as_row_error(name: str, data: bytes) -> Iterator[None]:
+    try:
+        yield
+    except MediaError:
+        raise
+    except Exception as e:
+        raise MediaError("invalid_media", f"{name} can't be read as PDF ({len(data)} bytes): {e}") from e
+
+
+def _page_image(name: str, data: bytes, page: int) -> Any:
+    with _as_row_error(name, data), _pdfium, _opened(data) as document:
+        scale = _LONGEST_SIDE / max(document[page].get_size())
+        pixels = document[page].render(scale=scale, rev_byteorder=True).to_numpy().copy()
+    return image_from_array(pixels)
+
+
+def _pdf_text(name: str, data: bytes) -> str:
+    with _as_row_error(name, data), _pdfium, _opened(data) as document:
+        return "\n\n".join(page.get_textpage().get_text_bounded() for page in document)

@@ -1,0 +1,140 @@
+"""Files and URLs that a table names: read through Daft, and only from where the caller allows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import daft
+from daft.io import IOConfig
+
+from daft_vllm.engine.media import MediaError
+from daft_vllm.errors import OptionError
+from daft_vllm.udf import http
+
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_STORES = frozenset(("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf"))
+"""Schemes that Daft reads from the network. It takes others too, some of them for this machine's."""
+
+
+@dataclass(frozen=True)
+class FileAccess:
+    """From where the files that a prompt's columns name may be read. Picklable.
+
+    A table of prompts is untrusted input: a path in it could be that of a key, a URL in it that of a service which only
+    this machine reaches. So no local file is read, and nothing from a private network, unless it is allowed here.
+
+    What comes from a public HTTP server is fetched from the very address that was looked at, redirects too. All else
+    is read by Daft: object stores, local files, and HTTP where a private network is allowed or the environment names a
+    proxy, which then is what guards the network.
+
+    Args:
+        folders: local folders; files below them may be read, symbolic links resolved.
+        private_network: whether HTTP URLs may lead to addresses that are not public (``10.0.0.1``, ``localhost``).
+        io_config: Daft's, with the credentials of object stores, for example.
+        max_bytes: the largest file. Default 64 MiB.
+        max_pages: the most pages of a PDF. Default 32.
+    """
+
+    folders: Sequence[str] = ()
+    private_network: bool = False
+    io_config: IOConfig | None = None
+    max_bytes: int = 64 << 20
+    max_pages: int = 32
+
+    def __post_init__(self) -> None:
+        folders = [self.folders] if isinstance(self.folders, (str, os.PathLike)) else list(self.folders)
+        for folder in folders:
+            if not os.path.isdir(folder):
+                raise OptionError(f"FileAccess allows the folder {str(folder)!r}, which is not there.")
+        object.__setattr__(self, "folders", tuple(os.path.realpath(folder) for folder in folders))
+        if self.max_bytes < 1 or self.max_pages < 1:
+            raise OptionError(f"max_bytes and max_pages are at least 1, got {self.max_bytes} and {self.max_pages}.")
+
+    def read(self, file: daft.File | str) -> bytes:
+        """Return a file's content.
+
+        Args:
+            file: a file, a path, a URL that Daft reads, or a ``data:`` URL.
+
+        Raises:
+            MediaError: it may not be read, isn't there, or is too large.
+        """
+        url = file if isinstance(file, str) else file.path
+        try:
+            data = _from_data_url(url) if url.startswith("data:") else self._read(url, file)
+        except MediaError:
+            raise
+        except Exception as e:
+            raise MediaError(
+                "unavailable_media", f"{url[:300]!r} can't be read: {type(e).__name__}: {_brief(e)}"
+            ) from e
+        if len(data) > self.max_bytes:
+            raise self._too_large(url)
+        return data
+
+    def digest(self, file: daft.File | str) -> bytes:
+        """Return a digest of what ``read`` would return, as far as that can be told without reading."""
+        place = file if isinstance(file, str) else (file.path, file.position, file._inner.size())
+        return hashlib.blake2b(repr((place, self)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    def _too_large(self, url: str) -> MediaError:
+        more = f"{url[:300]!r} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"
+        return MediaError("unavailable_media", more)
+
+    def _read(self, url: str, file: daft.File | str) -> bytes:
+        scheme = found[1].lower() if (found := _SCHEME.match(url)) else ""
+        if scheme in ("", "file"):
+            path = os.path.realpath(_path_of(url, scheme))
+            if not any(os.path.commonpath((folder, path)) == folder for folder in self.folders):
+                raise MediaError(
+                    "unavailable_media",
+                    f"{url!r} is a local file, and below no folder that may be read. Allow one: "
+                    "prompt(..., files=FileAccess(folders=[...]))",
+                )
+            with open(path, "rb") as local:  # the path that was checked
+                return _range_of(file, local.read(self.max_bytes + 1))
+        if scheme in ("http", "https") and not self.private_network and not http.has_proxy(url):
+            return _range_of(file, http.fetch_public(url, self.max_bytes))
+        if scheme not in _STORES:
+            raise MediaError("unavailable_media", f"{url[:300]!r}: {scheme} is none of {', '.join(sorted(_STORES))}")
+        opened = daft.File(url, self.io_config) if isinstance(file, str) else file
+        if opened.position is None and opened.size() > self.max_bytes:
+            raise self._too_large(url)
+        with opened.open() as stream:
+            data: bytes = stream.read(self.max_bytes + 1)
+        return data
+
+
+def _path_of(url: str, scheme: str) -> str:
+    if scheme and not url[len(scheme) :].startswith(":///"):
+        raise MediaError("unavailable_media", f"{url[:300]!r} is no file: URL of this machine: file:///path")
+    path = url[len(scheme) + 3 :] if scheme else url
+    if path.startswith("~"):
+        raise MediaError("unavailable_media", f"{url[:300]!r} is relative to a home folder: write the whole path")
+    return path
+
+
+def _range_of(file: daft.File | str, data: bytes) -> bytes:
+    if isinstance(file, str) or file.position is None:
+        return data
+    size = file._inner.size()
+    return data[file.position : None if size is None else file.position + size]
+
+
+def _from_data_url(url: str) -> bytes:
+    head, _, data = url.partition(",")
+    if not head.endswith(";base64"):
+        raise MediaError("invalid_media", f"a data: URL is read in base64 only, got {head[:60]!r}")
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError as e:
+        raise MediaError("invalid_media", f"the data: URL isn't base64: {e}") from e
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

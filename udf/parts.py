@@ -1,0 +1,111 @@
+"""What the columns of a prompt hold: said where the prompt is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import daft
+
+from daft_vllm.engine.content import Message
+from daft_vllm.errors import OptionError
+
+PartKind = Literal["auto", "image", "audio", "document"]
+"""``"auto"``: by the type of the column, and by the content of bytes and files."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a prompt.
+
+    Args:
+        kind: what the column holds.
+        column: the column.
+    """
+
+    kind: PartKind
+    column: daft.Expression
+
+
+def image(column: daft.Expression) -> Part:
+    """Say that a column of paths, URLs, files, bytes or arrays holds images; it may hold lists of them.
+
+    A string column is text unless this, or ``audio``, is said of it.
+    """
+    return Part("image", _column(column, "image"))
+
+
+def audio(column: daft.Expression) -> Part:
+    """Say that a column of paths, URLs, files or bytes holds sounds; it may hold lists of them."""
+    return Part("audio", _column(column, "audio"))
+
+
+def document(column: daft.Expression) -> Part:
+    """Say that a column of paths, URLs, files or bytes holds documents; it may hold lists of them.
+
+    Text, Markdown, HTML, CSV, JSON and XML become text under the name of the file; pages of a PDF become images where
+    the model takes them, and text otherwise.
+    """
+    return Part("document", _column(column, "document"))
+
+
+Messages = daft.Expression | Part | Sequence[daft.Expression | Part]
+"""What a message is made of: a column, or several."""
+
+
+def parts_of(messages: Messages) -> list[Part]:
+    """Return the parts of what ``prompt`` was given, in order.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if isinstance(messages, (daft.Expression, Part)):
+        messages = [messages]
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+        raise OptionError(
+            f"messages is a column, such as col('question'), or a list of columns, got {type(messages).__name__}."
+        )
+    return [part if isinstance(part, Part) else Part("auto", _column(part, "a part")) for part in messages]
+
+
+def turns_of(turns: Sequence[tuple[daft.Expression, Messages]]) -> list[tuple[daft.Expression, list[Part]]]:
+    """Return the turns of a conversation: the column of an answer, and the parts of the message after it.
+
+    Raises:
+        OptionError: they are something else.
+    """
+    found = []
+    for turn in turns:
+        if not isinstance(turn, tuple) or len(turn) != 2 or not isinstance(turn[0], daft.Expression):
+            raise OptionError("turns is a list of pairs: the column of an answer, and the message that follows it.")
+        found.append((turn[0].cast(daft.DataType.string()), parts_of(turn[1])))
+    return found
+
+
+def examples_of(examples: Sequence[tuple[str, Any]]) -> tuple[Message, ...]:
+    """Return the messages of questions and answers; an answer that is no text is told as JSON.
+
+    Raises:
+        OptionError: they are something else.
+    """
+    from pydantic_core import PydanticSerializationError, to_json
+
+    messages: list[Message] = []
+    for example in examples:
+        if not isinstance(example, tuple) or len(example) != 2 or not isinstance(example[0], str):
+            raise OptionError("examples is a list of pairs of a question and its answer, [('1 + 1?', 2)].")
+        question, answer = example
+        try:
+            text = answer if isinstance(answer, str) else to_json(answer, by_alias=True).decode()
+        except PydanticSerializationError as e:
+            raise OptionError(f"the answer of the example {question!r} can't be written as JSON: {e}") from None
+        messages += [Message("user", (question,)), Message("assistant", (text,))]
+    return tuple(messages)
+
+
+def _column(column: daft.Expression, what: str) -> daft.Expression:
+    if not isinstance(column, daft.Expression):
+        hint = f" Write lit({column!r}) for text, col({column!r}) for a column." if isinstance(column, str) else ""
+        raise OptionError(f"{what} of the prompt is a column, got {type(column).__name__}.{hint}")
+    return column
