@@ -179,6 +179,11 @@ def _set_of(kind: Any, value: Any) -> CharSet:
     return ~whole if negated else whole
 
 
+def _ends(items: Any) -> bool:
+    """Whether a sequence ends with an anchor."""
+    return bool(items) and items[-1][0] is op.AT and items[-1][1] in (op.AT_END, op.AT_END_STRING)
+
+
 def _ranges(ranges: Ranges) -> str:
     return "".join(_code(low) + (f"-{_code(high)}" if high > low else "") for low, high in ranges)
 
@@ -216,12 +221,16 @@ class _Writer:
         """Return the text of a sequence that may stand within more text, unless anchors say otherwise."""
         while items and items[0][0] is op.AT and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
             items, open_left = items[1:], False
-        while items and items[-1][0] is op.AT and items[-1][1] in (op.AT_END, op.AT_END_STRING):
+        while _ends(items):
             items, open_right = items[:-1], False
         if len(items) == 1 and items[0][0] is op.SUBPATTERN and not items[0][1][1] and not items[0][1][2]:
             return self.searched(list(items[0][1][3]), open_left, open_right)
         if len(items) == 1 and items[0][0] is op.BRANCH:
             branches = [self.searched(list(branch), open_left, open_right) for branch in items[0][1][1]]
+            return f"(?:{'|'.join(branches)})"
+        if items and items[-1][0] is op.BRANCH and any(_ends(branch) for branch in items[-1][1][1]):
+            # Python's parser takes what branches begin with out of them: ^ab$|^ac$ is ^a(?:b$|c$) to it.
+            branches = [self.searched([*items[:-1], *branch], open_left, open_right) for branch in items[-1][1][1]]
             return f"(?:{'|'.join(branches)})"
         if open_left and open_right and sum(_width(item)[0] for item in items) == 0:
             return f"{self.anything}*"  # it is found in every text

@@ -316,6 +316,13 @@ def test_a_constraint_that_cannot_be_built_is_refused(constraint: Constraint, me
         held(constraint)
 
 
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
+def test_anchors_that_branches_share(backend: Any) -> None:
+    schema = {"type": "string", "pattern": "^in:a$|^in:b$|^in:c"}
+    assert [accepts(schema, text, backend) for text in ("in:a", "in:b", "in:cx")] == [True] * 3
+    assert [accepts(schema, text, backend) for text in ("in:ax", "in:d", "xin:c", "")] == [False] * 4
+
+
 def test_llguidance_still_lets_a_whole_bound_in() -> None:
     """If this fails, llguidance is mended, and ``Emitter._number`` need not refuse such bounds any more."""
     spec = json.dumps({"type": "number", "exclusiveMinimum": 2, "exclusiveMaximum": 2.5})
