@@ -20,6 +20,11 @@ ENGINE_ARGS = {"max_model_len": 1024, "kv_cache_memory_bytes": 1 << 30, "dtype":
 TINY_ARGS = {"load_format": "dummy", "max_model_len": 512, "kv_cache_memory_bytes": 64 << 20}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests last that close the session's idle engine to open one of their own."""
+    items.sort(key=lambda item: item.get_closest_marker("other_engine") is not None)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """The folder of SmolLM2-135M-Instruct, a real model."""

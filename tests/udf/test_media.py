@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,20 @@ from daft.functions import decode_image, file
 from PIL import Image
 
 from benchmarks import shrunken
-from daft_vllm import FileAccess, close_engines, image, prompt
+from daft_vllm import FileAccess, image, prompt
 from daft_vllm.errors import ModelError, OptionError
 from tests.conftest import TINY_ARGS
 from tests.hostile import hostile_values
 
+pytestmark = pytest.mark.other_engine
 ARGS = {**TINY_ARGS, "max_model_len": 1024}
 TOKENS = 64
 """Tokens that the model takes an image for: two KV blocks."""
 
 
 @pytest.fixture(scope="module")
-def gemma3(smollm2: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield shrunken.gemma3(smollm2, tmp_path_factory.mktemp("gemma3"), tokens=TOKENS)
-    close_engines()
+def gemma3(smollm2: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return shrunken.gemma3(smollm2, tmp_path_factory.mktemp("gemma3"), tokens=TOKENS)
 
 
 @pytest.fixture(scope="module")
