@@ -58,6 +58,21 @@ class Conversation:
         return bool(self.messages) and self.messages[-1].role == "assistant"
 
 
+def merged(content: Iterable[Content]) -> tuple[Content, ...]:
+    """Return content in which no two texts follow each other: they get a line each.
+
+    Chat templates join them each in its own way, some with nothing between, so that a marker could be written half in
+    the one and half in the other.
+    """
+    parts: list[Content] = []
+    for part in content:
+        if parts and isinstance(part, str) and isinstance(parts[-1], str):
+            parts[-1] = f"{parts[-1]}\n{part}"
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
 def media_of(messages: Iterable[Message]) -> tuple[Media, ...]:
     """Return the media of all messages, in order."""
     return tuple(part for message in messages for part in message.content if isinstance(part, Media))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from daft_vllm.engine.config import EngineConfig, reasoning_parser
 from daft_vllm.engine.content import (
     MEDIA_KINDS,
-    Content,
     Conversation,
     Media,
     MediaKind,
     Message,
     media_digest,
     media_of,
+    merged,
 )
 from daft_vllm.engine.guard import TokenGuard
 from daft_vllm.engine.prefix import pack_tokens
@@ -192,7 +192,7 @@ class RequestRenderer:
             {"type": "text", "text": self._guard.hide(part, assistant=assistant)}
             if isinstance(part, str)
             else {"type": _OPENAI_TYPES[part.kind], _OPENAI_TYPES[part.kind]: None, "uuid": part.digest.hex()}
-            for part in _merged(message.content)
+            for part in merged(message.content)
         ]
         if len(content) == 1 and content[0]["type"] == "text":
             content = content[0]["text"]
@@ -248,19 +248,6 @@ class RequestRenderer:
             text = self._chat_text(replace(request, prompt=tokenizer.decode(own)))
             (token_ids,) = self._guard.tokenize([text])
         return token_ids
-
-
-def _merged(content: Iterable[Content]) -> list[Content]:
-    """Return content without two texts in a row: some chat templates put nothing between them, so that a marker could
-    be written half in the one and half in the other.
-    """
-    merged: list[Content] = []
-    for part in content:
-        if merged and isinstance(part, str) and isinstance(merged[-1], str):
-            merged[-1] = f"{merged[-1]}\n{part}"
-        else:
-            merged.append(part)
-    return merged
 
 
 def _with_parsed_arguments(call: Any) -> Any:

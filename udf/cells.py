@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import daft
 from daft import DataType, Series
 
-from daft_vllm.engine.content import Content, Conversation, Media, Message
+from daft_vllm.engine.content import Content, Conversation, Media, Message, merged
 from daft_vllm.engine.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
 from daft_vllm.engine.request import Outcome
 from daft_vllm.errors import OptionError
@@ -120,13 +120,8 @@ class CellReader:
         for number, (_, value) in enumerate(row, 1):
             if value is None:
                 raise MediaError("null_prompt", f"part {number} of the prompt is null")
-        merged: list[Content] = []
-        for part in (part for kind, value in row for part in self._contents(kind, value)):
-            if merged and isinstance(part, str) and isinstance(merged[-1], str):
-                merged[-1] = f"{merged[-1]}\n{part}"  # else chat templates join them each in its own way
-            else:
-                merged.append(part)
-        return merged[0] if len(merged) == 1 and isinstance(merged[0], str) else tuple(merged)
+        parts = merged(part for kind, value in row for part in self._contents(kind, value))
+        return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
     def _contents(self, kind: PartKind, value: Any) -> Iterator[Content]:
         from PIL import Image
