@@ -77,6 +77,13 @@ _TEXT = {
     "max_position_embeddings": 4096,
 }
 _SMALL_VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+_QWEN_VISION = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": _TEXT["hidden_size"],
+}
 
 
 def tokenizer_with(base: str, special: Sequence[str], *, bos: str, eos: str, template: str, **named: str) -> Any:
@@ -179,11 +186,7 @@ def qwen25_vl(base: str, folder: Path) -> str:
             "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e6},
         },
         vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 2,
-            "out_hidden_size": _TEXT["hidden_size"],
+            **_QWEN_VISION,
             "fullatt_block_indexes": [1],
         },
         **_qwen_ids(tokenizer),
@@ -214,11 +217,7 @@ def qwen3_vl(base: str, folder: Path) -> str:
             },
         },
         vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 2,
-            "out_hidden_size": _TEXT["hidden_size"],
+            **_QWEN_VISION,
             "num_position_embeddings": 64,
             "deepstack_visual_indexes": [0],
         },
