@@ -88,6 +88,7 @@ class FileAccess:
 
     def _read(self, url: str, file: daft.File | str) -> bytes:
         scheme = found[1].lower() if (found := _SCHEME.match(url)) else ""
+        start, most = _range_of(file, self.max_bytes + 1)
         if scheme in ("", "file"):
             path = os.path.realpath(_path_of(url, scheme))
             if not any(os.path.commonpath((folder, path)) == folder for folder in self.folders):
@@ -97,9 +98,10 @@ class FileAccess:
                     "prompt(..., files=FileAccess(folders=[...]))",
                 )
             with open(path, "rb") as local:  # the path that was checked
-                return _range_of(file, local.read(self.max_bytes + 1))
+                local.seek(start)
+                return local.read(most)
         if scheme in ("http", "https") and not self.private_network and not http.has_proxy(url):
-            return _range_of(file, http.fetch_public(url, self.max_bytes))
+            return http.fetch_public(url, most, start)
         if scheme not in _STORES:
             raise MediaError("unavailable_media", f"{url[:300]!r}: {scheme} is none of {', '.join(sorted(_STORES))}")
         opened = daft.File(url, self.io_config) if isinstance(file, str) else file
@@ -119,11 +121,12 @@ def _path_of(url: str, scheme: str) -> str:
     return path
 
 
-def _range_of(file: daft.File | str, data: bytes) -> bytes:
+def _range_of(file: daft.File | str, most: int) -> tuple[int, int]:
+    """Return at which byte a file begins, and how many to read."""
     if isinstance(file, str) or file.position is None:
-        return data
+        return 0, most
     size = file._inner.size()
-    return data[file.position : None if size is None else file.position + size]
+    return file.position, most if size is None else min(size, most)
 
 
 def _from_data_url(url: str) -> bytes:

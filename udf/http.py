@@ -8,6 +8,7 @@ import re
 import socket
 import time
 import urllib.request
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -37,8 +38,8 @@ def has_proxy(url: str) -> bool:
     return scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
 
 
-def fetch_public(url: str, max_bytes: int) -> bytes:
-    """Return the content at a URL, at most ``max_bytes`` + 1 of it.
+def fetch_public(url: str, most: int, start: int = 0) -> bytes:
+    """Return the content at a URL from the byte ``start`` on, at most ``most`` bytes of it.
 
     The connection goes to the very address that was found to be public, so that neither a redirect nor a second answer
     of the name server leads elsewhere.
@@ -51,19 +52,23 @@ def fetch_public(url: str, max_bytes: int) -> bytes:
     for _ in range(_REDIRECTS + 1):
         place = _place(url)
         address = _public_address(place.host.strip("[]"), int(time.monotonic() // _HOST_SECONDS), first)
-        response = _answer(place, address)
+        response = _answer(place, address, {"Range": f"bytes={start}-{start + most - 1}"} if start else {})
         try:
             if response.status in (301, 302, 303, 307, 308) and "location" in response.headers:
                 url = urljoin(url, response.headers["location"])
                 continue
-            if response.status != 200:
+            if response.status == 416:  # begins beyond the end
+                return b""
+            if response.status not in (200, 206):
                 raise MediaError("unavailable_media", f"{first!r}: the server answers {response.status}")
+            skip = start if response.status == 200 else 0  # servers may ignore a range
             data = bytearray()
-            while len(data) <= max_bytes and (chunk := response.read(_CHUNK)):
-                data += chunk
+            while len(data) < most and (chunk := response.read(_CHUNK)):
+                data += chunk[skip:]
+                skip = max(0, skip - len(chunk))
                 if time.monotonic() > until:
                     raise MediaError("unavailable_media", f"{first!r} took more than {TOTAL_SECONDS:g} seconds")
-            return bytes(data[: max_bytes + 1])
+            return bytes(data[:most])
         finally:
             response.close()
     raise MediaError("unavailable_media", f"{first!r}: more than {_REDIRECTS} redirects")
@@ -82,7 +87,7 @@ def _place(url: str) -> _Place:
     return _Place(parts.scheme, host, int(port or (443 if parts.scheme == "https" else 80)), ascii_target)
 
 
-def _answer(place: _Place, address: str) -> Any:
+def _answer(place: _Place, address: str, headers: Mapping[str, str]) -> Any:
     import certifi
     import urllib3
 
@@ -98,7 +103,7 @@ def _answer(place: _Place, address: str) -> Any:
         return pool.urlopen(
             "GET",
             place.target,
-            headers={"Host": host, "User-Agent": "daft-vllm"},
+            headers={"Host": host, "User-Agent": "daft-vllm", **headers},
             redirect=False,
             preload_content=False,
             retries=urllib3.Retry(

@@ -38,6 +38,13 @@ class Handler(http_server.BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", "/round")
             self.end_headers()
+        elif self.path == "/ranges" and "Range" in self.headers:
+            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            content = b"bytes"[first : last + 1]
+            self.send_response(206 if content else 416)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
         elif self.path == "/there":
             self.send_response(200)
             self.send_header("Content-Length", "5")
@@ -83,6 +90,11 @@ def test_local_files_only_below_a_folder(tmp_path: Path) -> None:
     assert access.read(inside) == b""
     assert access.digest(inside) != access.digest(str(allowed / "a"))
     assert access.digest("x") != FileAccess().digest("x")
+    (allowed / "long").write_bytes(b"0123456789")
+    small = FileAccess(folders=[str(allowed)], max_bytes=3)
+    assert small.read(daft.File(str(allowed / "long"), position=7, size=2)) == b"78"
+    assert small.read(daft.File(str(allowed / "long"), position=7)) == b"789"
+    assert "more than 3 bytes" in refusal(small, daft.File(str(allowed / "long"), position=2))
     assert pickle.loads(pickle.dumps(access)) == access
 
 
@@ -131,6 +143,11 @@ def test_redirects_and_large_files_of_public_servers(server: str, monkeypatch: p
     access = FileAccess()
     assert access.read(f"http://public:{port}/there") == b"bytes"
     assert "more than 3 bytes" in refusal(FileAccess(max_bytes=3), f"http://public:{port}/there")
+    for path in ("there", "ranges"):  # servers that ignore a range, and servers that don't
+        url = f"http://public:{port}/{path}"
+        assert FileAccess(max_bytes=3).read(daft.File(url, position=3, size=9)) == b"es"
+        assert FileAccess(max_bytes=3).read(daft.File(url, position=2, size=2)) == b"te"
+        assert FileAccess(max_bytes=3).read(daft.File(url, position=7, size=2)) == b""
     assert "answers 404" in refusal(access, f"http://public:{port}/missing")
     assert "redirects" in refusal(access, f"http://public:{port}/round")
     assert "leads to 127.0.0.1" in refusal(access, f"http://public:{port}/away")
