@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import daft
 
-from daft_vllm.engine import EngineConfig, SamplingOptions
-from daft_vllm.engine.backends import check_backend, held
-from daft_vllm.engine.config import reasoning_parser
-from daft_vllm.engine.devices import visible_gpus
-from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
-from daft_vllm.engine.sizes import shortest_answer
 from daft_vllm.errors import OptionError
-from daft_vllm.model_configs import check_known_model, known_folder
 from daft_vllm.udf.actor import actor_expression
-from daft_vllm.udf.describe import describe
 from daft_vllm.udf.files import FileAccess
 from daft_vllm.udf.formats import PerRow
-from daft_vllm.udf.parts import Messages, examples_of, parts_of, turns_of
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.spec import PromptSpec
-
-logger = logging.getLogger("daft_vllm")
-
-DEFAULT_MODEL = "smollm2-135m"
-"""The model of the ``demo`` extra: SmolLM2-135M-Instruct, carried by a Python package."""
+from daft_vllm.udf.parts import Messages, parts_of, turns_of
+from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
 
 BATCH_SIZE = 2048
 """Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them, which
@@ -37,32 +22,6 @@ batch is also what a table is cut into to keep several engines busy."""
 MEDIA_BATCH_SIZE = 128
 MEDIA_BATCHES = 4
 """Rows of a batch with media, and batches in flight in the driver: twice 256 sequences, and 2 GiB of images of 1 MP."""
-
-_OWN_OPTIONS = (
-    "engine_args",
-    "apply_chat_template",
-    "chat_template",
-    "chat_template_kwargs",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "gpus",
-    "use_process",
-    "max_concurrency",
-    "batch_size",
-    "dedupe",
-    "on_error",
-    "details",
-    "stall_timeout",
-    "enforce",
-    "backend",
-    "describe_schema",
-    "thinking",
-    "retries",
-    "files",
-    "turns",
-    "examples",
-)
-_said: set[str] = set()
 
 
 def prompt(
@@ -188,79 +147,49 @@ def prompt(
     media = any(len(message) > 1 or message[0].kind != "auto" for message in (parts, *(asked for _, asked in later)))
     if batch_size is None:
         batch_size = MEDIA_BATCH_SIZE if media else BATCH_SIZE
-    if files is not None and not isinstance(files, FileAccess):
-        raise OptionError(f"files is FileAccess(folders=[...]), got {type(files).__name__}.")
-    if enforce not in ("strict", "validate"):
-        raise OptionError(f"enforce is 'strict' or 'validate', got {enforce!r}.")
-    check_backend(backend)
-    if not isinstance(retries, int) or retries < 0:
-        raise OptionError(f"retries is a whole number of at least 0, got {retries!r}.")
-    if on_error not in ("null", "raise"):
-        raise OptionError(f"on_error is 'null' or 'raise', got {on_error!r}.")
     for name, value in (("max_concurrency", max_concurrency), ("batch_size", batch_size)):
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} is a whole number of at least 1, got {value!r}.")
     if use_process == "auto":
-        use_process = _auto_process(max_concurrency)
+        use_process = max_concurrency > 1 or daft.get_or_infer_runner_type() == "ray"
     if not isinstance(use_process, bool):
         raise OptionError(f"use_process is True, False or 'auto', got {use_process!r}.")
     if not use_process and daft.get_or_infer_runner_type() == "ray":
         raise OptionError("use_process=False runs the engine in the driver, which has no place on Ray: leave it out.")
     if max_concurrency > 1 and not use_process:
         raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
-    said = {"system_message": system_message is not None, "turns": bool(later), "examples": bool(examples)}
-    for name in [name for name, is_given in said.items() if is_given]:
-        if apply_chat_template is False:
-            raise OptionError(f"{name} needs the chat template: write it into the prompts, or drop it.")
-    check_known_model(model)
-    check_model_folder(model)
-    form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
-    # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
-    tokenizer_of = None if use_process else str((engine_args or {}).get("tokenizer") or known_folder(model))
-    for constraint in form.constraints:
-        if tokenizer_of is None:
-            held(constraint, build=False)
-        else:
-            check_constraint(constraint, tokenizer_of)
-    if gpus is None:
-        gpus = _default_gpus()
-    row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
-    engine = EngineConfig(
+    spec = spec_of(
+        [part.kind for part in parts],
+        return_format,
+        turns=[[part.kind for part in asked] for _, asked in later],
+        use_process=use_process,
+        enforce=enforce,
+        backend=backend,
+        describe_schema=describe_schema,
+        thinking=thinking,
+        retries=retries,
+        system_message=system_message,
+        examples=examples,
+        files=files,
         model=model,
-        engine_args=dict(engine_args or {}),
+        engine_args=engine_args,
+        apply_chat_template=apply_chat_template,
         chat_template=chat_template,
+        chat_template_kwargs=chat_template_kwargs,
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
         gpus=gpus,
-        stall_timeout=stall_timeout,
-    )
-    spec = PromptSpec(
-        engine=engine,
-        sampling=SamplingOptions.of(_of_every_row(options), also_known=_OWN_OPTIONS),
-        format=form,
-        parts=tuple(part.kind for part in parts),
-        turns=tuple(tuple(part.kind for part in asked) for _, asked in later),
-        files=files or FileAccess(),
-        system_message=system_message if isinstance(system_message, str) else None,
-        examples=examples_of(examples),
-        row_system_message=isinstance(system_message, daft.Expression),
-        preambles=_preambles(form) if describe_schema and apply_chat_template is not False else {},
-        thinking=_thinking(thinking, form, engine, apply_chat_template=apply_chat_template),
-        retries=retries,
-        apply_chat_template=apply_chat_template,
-        chat_template_kwargs=dict(chat_template_kwargs) if chat_template_kwargs else None,
-        on_error=on_error,
-        row_options=tuple(row_options),
         dedupe=dedupe,
+        on_error=on_error,
         details=details,
-        claim_gpus=True,
+        stall_timeout=stall_timeout,
         progress_folder=progress_folder,
+        options=options,
     )
-    _say_about_format(form, spec, tokenizer_of)
     columns = [part.column for part in parts]
     for answer, asked in later:
         columns += [answer, *(part.column for part in asked)]
-    columns += row_options.values()
+    columns += [options[name] for name in spec.row_options]
     if isinstance(system_message, daft.Expression):
         columns.append(system_message.cast(daft.DataType.string()))
     if isinstance(return_format, PerRow):
@@ -273,74 +202,3 @@ def prompt(
         batch_size=batch_size,
         max_batches=MEDIA_BATCHES if media else None,
     )
-
-
-def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str | None) -> None:
-    """Say once what a user would want to know of a format before hours of work: JSON text, and too few tokens."""
-    if form.json_text and (said := ", ".join(form.json_text)) not in _said:
-        _said.add(said)
-        logger.info("no column type holds these parts of the answer, which are JSON text: %s", said)
-    tokenizer = local_tokenizer(tokenizer_of) if tokenizer_of is not None and form.constraints else None
-    if tokenizer is None or "max_tokens" in spec.row_options:
-        return
-    shortest = [text for text in map(shortest_answer, form.constraints) if text]
-    # And one for the end of the text.
-    least = max((len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1 for text in shortest), default=0)
-    if spec.sampling.max_tokens < least:
-        logger.warning(
-            "max_tokens=%d is too few: the shortest answer that satisfies return_format has about %d tokens, and rows "
-            "will be cut off. Try max_tokens=%d.",
-            spec.sampling.max_tokens,
-            least,
-            4 * least + 64,
-        )
-
-
-def _preambles(form: ReturnFormat) -> dict[str | None, str | None]:
-    """Return what the model is told of each format, by its name."""
-    if form.constraint is not None:
-        return {None: describe(form.constraint)}
-    return {name: describe(one.constraint) for name, one in form.forms.items() if one.constraint is not None}
-
-
-def _thinking(
-    asked: bool | None, form: ReturnFormat, engine: EngineConfig, *, apply_chat_template: bool | None
-) -> bool | None:
-    """Return what the engine is told about thinking."""
-    if asked and not reasoning_parser(engine):
-        raise OptionError(
-            "thinking=True needs to know where this model's thinking ends: pass vLLM's name of its parser, "
-            'engine_args={"reasoning_parser": "qwen3"} for example.'
-        )
-    if asked is None and form.constraints and apply_chat_template is not False:
-        return False  # else the constraint would hold the thinking
-    return asked
-
-
-def _auto_process(max_concurrency: int) -> bool:
-    """Return what ``use_process="auto"`` means for this query."""
-    return max_concurrency > 1 or daft.get_or_infer_runner_type() == "ray"
-
-
-def _of_every_row(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are the same for every row; those of single rows are checked for their names only."""
-    SamplingOptions.check_names(options, also_known=_OWN_OPTIONS)
-    return {name: value for name, value in options.items() if not isinstance(value, daft.Expression)}
-
-
-def _default_gpus() -> float:
-    """Return 1 where a GPU can be had, else 0, and say the latter once."""
-    if daft.get_or_infer_runner_type() == "ray":
-        import ray
-
-        if ray.is_initialized():
-            found = ray.cluster_resources().get("GPU", 0) >= 1
-            return _say_cpu("no node of the Ray cluster has a GPU") if not found else 1
-    return 1 if visible_gpus() else _say_cpu("no GPU is visible")
-
-
-def _say_cpu(why: str) -> float:
-    if why not in _said:
-        _said.add(why)
-        logger.warning("%s: the model runs on the CPU (gpus=0). Pass gpus= to choose yourself.", why)
-    return 0

@@ -184,6 +184,10 @@ class ReturnFormat:
         except (ValueError, TypeError, ArithmeticError) as e:
             return _invalid(str(e))
 
+    def python_value(self, text: str) -> Any:
+        """Return what an answer that ``parse`` accepted is in Python; of a schema that isn't a type, its text."""
+        return text if self.python_type is None else self._adapter.validate_json(text)
+
     @functools.cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return type_adapter(self.python_type)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from daft_vllm.udf.files import FileAccess
     from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools
     from daft_vllm.udf.parts import audio, document, image
+    from daft_vllm.udf.provider import Provider
     from daft_vllm.udf.template import template
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "OfflineEngine": "daft_vllm.engine",
     "Outcome": "daft_vllm.engine",
     "PerRow": "daft_vllm.udf.formats",
+    "Provider": "daft_vllm.udf.provider",
     "Regex": "daft_vllm.udf.formats",
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
@@ -54,6 +56,7 @@ __all__ = [
     "OfflineEngine",
     "Outcome",
     "PerRow",
+    "Provider",
     "Regex",
     "Request",
     "SamplingOptions",

@@ -10,11 +10,12 @@ import daft
 import numpy as np
 import pytest
 from daft import col, lit
-from daft.functions import decode_image, file
+from daft.functions import decode_image, file, to_list
+from daft.functions import prompt as daft_prompt
 from PIL import Image
 
 from benchmarks import shrunken
-from daft_vllm import FileAccess, image, prompt
+from daft_vllm import FileAccess, Provider, image, prompt
 from daft_vllm.errors import ModelError, OptionError
 from tests.conftest import TINY_ARGS
 from tests.hostile import hostile_values
@@ -220,3 +221,17 @@ def test_what_can_not_be_in_a_prompt(gemma3: str, tiny: str, pictures: list[str]
         answered(df, [image(col("path")), lit("?")], tiny, engine_args=TINY_ARGS)
     with pytest.raises(OptionError, match="can't be part of a prompt"):
         answered(df, [col("struct"), lit("?")], gemma3)
+
+
+def test_the_same_through_daft_s_own_prompt(gemma3: str, pictures: list[str]) -> None:
+    """Images of a column, bytes and lists of them, with text between, as Daft hands its rows on."""
+    fixed: dict[str, Any] = {"model": gemma3, "engine_args": ARGS, "gpus": 0, "max_tokens": 4}
+    contents = [Path(path).read_bytes() for path in pictures[:6]]
+    df = daft.from_pydict({"id": list(range(6)), "bytes": [None, *contents[1:]], "n": [1, 2, 3, 4, 5, 6]})
+    df = df.with_column("image", decode_image(col("bytes"))).with_column("two", to_list(col("bytes"), col("bytes")))
+    for messages in ([col("image"), lit("What?")], [lit("Compare"), col("two"), lit("with"), col("image"), col("n")]):
+        ours = [row["value"] for row in answered(df, messages, gemma3, max_tokens=4)]
+        theirs = df.select("id", daft_prompt(messages, provider=Provider(**fixed)).alias("a")).to_pydict()
+        assert theirs["id"] == list(range(6))
+        assert theirs["a"] == ours
+        assert [answer is None for answer in ours] == [True] + [False] * 5

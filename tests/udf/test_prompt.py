@@ -185,7 +185,9 @@ def test_the_engine_stays_full_between_batches(engine: OfflineEngine, ask: Any) 
 def test_options_by_row(ask: Any) -> None:
     """Columns in place of values: null is the default, a bad value is the row's error."""
     limits = [1, 3, None, 0, 5]
-    df = daft.from_pydict({"id": list(range(5)), "q": ["Count."] * 5, "n": limits, "t": [0.0, 0.0, 0.0, 0.0, -1.0]})
+    questions = ["Count."] * 5
+    questions[2] += " on" * 950  # the default of max_tokens is more than the context has left
+    df = daft.from_pydict({"id": list(range(5)), "q": questions, "n": limits, "t": [0.0, 0.0, 0.0, 0.0, -1.0]})
     asked = ask("q", max_tokens=col("n"), temperature=col("t"), ignore_eos=True, details=True, min_tokens=1)
     rows = df.with_column("a", asked).to_pydict()["a"]
     assert [row["completion_tokens"] for row in rows] == [1, 3, rows[2]["completion_tokens"], 0, 0]
@@ -263,7 +265,7 @@ def test_messages_is_a_column() -> None:
 def test_no_gpu_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     import importlib
 
-    module = importlib.import_module("daft_vllm.udf.prompt")
+    module = importlib.import_module("daft_vllm.udf.planning")
     monkeypatch.setattr(module, "_said", set())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for _ in range(2):
