@@ -16,6 +16,7 @@ from daft_vllm.engine.media import MediaError
 from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
+from daft_vllm.engine.tools import ToolReader
 from daft_vllm.errors import EngineStartError, OptionError
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ class Core:
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
         self.block_size: int = llm.vllm_config.cache_config.block_size
         self.media = MediaLoader(llm.renderer, self.max_model_len - 1)
-        self._reasoning = ReasoningSplitter(parser, llm.renderer.get_tokenizer(), llm.model_config) if parser else None
+        tokenizer = llm.renderer.get_tokenizer()
+        self._reasoning = ReasoningSplitter(parser, tokenizer, llm.model_config) if parser else None
+        self._tools = ToolReader(tokenizer, llm.model_config, parser)
 
     @classmethod
     def start(cls, config: EngineConfig) -> Core:
@@ -183,8 +186,18 @@ class Core:
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
         outcome = _outcome(last, row)
+        try:
+            return self._taken_apart(outcome, last.outputs[0].token_ids, row)
+        except Exception as e:  # vLLM's parsers are many, and what they read is what a model wrote
+            error = ErrorValue("invalid_output", f"the answer can't be taken apart: {type(e).__name__}: {e}")
+            return outcome._replace(error=error)
+
+    def _taken_apart(self, outcome: Outcome, token_ids: Sequence[int], row: Row) -> Outcome:
+        """Return the outcome with the model's thinking and its calls apart from the rest."""
+        if row.toolbox is not None:
+            return self._tools.read(outcome, token_ids, row.toolbox, thinking=bool(row.thinking))
         if row.thinking and self._reasoning is not None:
-            outcome = _without_thinking(outcome, self._reasoning.split(last.outputs[0].token_ids))
+            return _without_thinking(outcome, self._reasoning.split(token_ids))
         return outcome
 
     async def _with_media(self, row: Row, *, anew: bool) -> Any:

@@ -15,7 +15,7 @@ from daft_vllm.engine.content import MediaKind
 from daft_vllm.engine.core import GRACE_SECONDS
 from daft_vllm.engine.emission import Backend
 from daft_vllm.engine.render import RequestRenderer
-from daft_vllm.engine.request import Constraint, Outcome, Request
+from daft_vllm.engine.request import Constraint, Outcome, Request, Toolbox
 from daft_vllm.engine.rows import Call, Row
 from daft_vllm.engine.sampling import SamplingOptions
 from daft_vllm.engine.stats import EngineStats
@@ -135,6 +135,10 @@ class OfflineEngine:
     def check_media(self, kinds: Iterable[MediaKind]) -> None:
         """Raise ``ModelError`` if the model doesn't take media of one of ``kinds``."""
         self._renderer.check_media(kinds)
+
+    def check_tools(self, toolbox: Toolbox, *, thinking: bool) -> None:
+        """Raise ``ModelError`` or ``OptionError`` if the model can't be told of tools, or its calls can't be read."""
+        self._renderer.check_tools(toolbox, thinking=thinking)
 
     def check_constraints(self, constraints: Sequence[Constraint], like: Request) -> None:
         """Make sure, once, that constraints have an effect with this model: that it writes what it is told.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,9 @@ from daft_vllm.engine.content import (
 )
 from daft_vllm.engine.guard import TokenGuard
 from daft_vllm.engine.prefix import pack_tokens
-from daft_vllm.engine.request import Outcome, Request
+from daft_vllm.engine.request import Outcome, Request, Toolbox
 from daft_vllm.engine.rows import Prepared
+from daft_vllm.engine.tools import ToolReader
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -50,9 +52,13 @@ class RequestRenderer:
         # One token of the context has to be left for the answer.
         self.max_prompt_tokens = max_model_len - 1
         self._can_think = bool(reasoning_parser(config))
+        self._tools = ToolReader(renderer.get_tokenizer(), renderer.model_config, reasoning_parser(config))
         template = self._template()
         self.has_chat_template = template is not None
-        self._guard = TokenGuard(renderer.get_tokenizer(), template, self._placeholders())
+        # Some tokenizers have another template where there are tools.
+        self._tool_template = self._template([{}]) if template is not None else None
+        written = None if template is None else f"{template}{self._tool_template}"
+        self._guard = TokenGuard(renderer.get_tokenizer(), written, self._placeholders())
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -83,6 +89,20 @@ class RequestRenderer:
                     f"{kind} column out of the prompt."
                 )
 
+    def check_tools(self, toolbox: Toolbox, *, thinking: bool) -> None:
+        """Raise an error if this model can't be told of tools, or its calls can't be read.
+
+        Raises:
+            ModelError: its chat template has no place for tools.
+            OptionError: the parser doesn't go with it.
+        """
+        if not re.search(r"\btools\b", self._tool_template or ""):
+            raise ModelError(
+                f"the chat template of the model {self._config.model!r} has no place for tools. Use another model, "
+                'pass chat_template=, or tool_choice="required", which tells of the tools in the prompt.'
+            )
+        self._tools.keeps_special_tokens(toolbox, thinking=thinking)
+
     def _limits(self) -> Mapping[str, int | None]:
         processor = self._renderer.mm_processor
         limits: Mapping[str, int | None] = processor.info.allowed_mm_limits if processor is not None else {}
@@ -110,7 +130,7 @@ class RequestRenderer:
             except Exception as e:
                 rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
         media = {i: media_of(requests[i].messages()) for i in where if _may_hold_media(requests[i])}
-        recipes: dict[tuple[int, int, bool | None], tuple[SamplingParams, bytes]] = {}
+        recipes: dict[tuple[int, int, bool | None, int], tuple[SamplingParams, bytes]] = {}
         for i, token_ids in zip(where, self._tokenize(texts, [requests[i] for i in where]), strict=True):
             request = requests[i]
             token_ids = self._truncated(request, token_ids)
@@ -124,21 +144,25 @@ class RequestRenderer:
                     prompt_tokens=len(token_ids),
                 )
             else:
-                key = (id(request.sampling), id(request.constraint), request.thinking)
+                key = (id(request.sampling), id(request.constraint), request.thinking, id(request.toolbox))
                 try:
                     if key not in recipes:
-                        recipes[key] = (
-                            request.sampling.to_vllm(request.constraint),
-                            _recipe(request),
-                        )
-                except SchemaError as e:
+                        recipes[key] = self._params(request), _recipe(request)
+                except (OptionError, SchemaError) as e:
                     rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
                     continue
                 params, recipe = recipes[key]
                 guided = request.constraint is not None
                 items = media.get(i, ())
                 rows[i] = Prepared(
-                    pack_tokens(token_ids), params, guided, recipe, media_digest(items), request.thinking, items
+                    pack_tokens(token_ids),
+                    params,
+                    guided,
+                    recipe,
+                    media_digest(items),
+                    request.thinking,
+                    items,
+                    request.toolbox,
                 )
         return [row for row in rows if row is not None]
 
@@ -146,12 +170,18 @@ class RequestRenderer:
         asked = request.apply_chat_template
         return self.has_chat_template if asked is None else asked
 
-    def _template(self) -> str | None:
+    def _params(self, request: Request) -> SamplingParams:
+        sampling, toolbox = request.sampling, request.toolbox
+        if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
+            sampling = sampling.but({"skip_special_tokens": False})
+        return sampling.to_vllm(request.constraint)
+
+    def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
         """Return the chat template's text, None where there is none."""
         from vllm.renderers.hf import resolve_chat_template
 
         template: str | None = resolve_chat_template(
-            self._renderer.get_tokenizer(), self._config.chat_template, None, model_config=self._renderer.model_config
+            self._renderer.get_tokenizer(), self._config.chat_template, tools, model_config=self._renderer.model_config
         )
         return template
 
@@ -176,6 +206,7 @@ class RequestRenderer:
             "tokenize": False,
             # The names that templates give it: Qwen's and Gemma's, DeepSeek's and Granite's. Others ignore them.
             **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
+            **({} if request.toolbox is None else {"tools": self._tools.told(request.toolbox)}),
             **(request.chat_template_kwargs or {}),
         }
         _, prompt = self._renderer.render_messages(
@@ -266,7 +297,7 @@ def _recipe(request: Request) -> bytes:
     """Return a digest of what determines the answer besides the prompt; empty if it is drawn at random."""
     if request.sampling.temperature > 0 and request.sampling.seed is None:
         return b""
-    determining = (request.sampling, request.constraint, request.thinking)
+    determining = (request.sampling, request.constraint, request.thinking, request.toolbox)
     return hashlib.blake2b(repr(determining).encode(), digest_size=16).digest()
 
 

@@ -75,6 +75,33 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class Toolbox:
+    """Tools that the model may call, as its chat template tells it, in what format it was trained to.
+
+    Args:
+        tools: JSON of each, in OpenAI's form: ``{"type": "function", "function": {...}}``.
+        parser: vLLM's name of the parser that reads the model's calls, ``"hermes"`` for example.
+    """
+
+    tools: tuple[str, ...]
+    parser: str
+
+
+class ToolCall(NamedTuple):
+    """One call: the tool's name, and its arguments as JSON text, not yet validated."""
+
+    name: str
+    arguments: str
+
+
+class ToolAnswer(NamedTuple):
+    """What an answer says beside its calls, None if nothing, and its calls."""
+
+    content: str | None
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One row for the engine.
 
@@ -92,6 +119,7 @@ class Request:
         thinking: True: the answer begins with the model's thinking, which a constraint lets pass and which becomes the
             outcome's ``reasoning``; the engine needs ``reasoning_parser`` in its ``engine_args``. False: the chat
             template is told to leave it out. None: as the template has it, part of the text.
+        toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: none.
     """
 
     prompt: str | tuple[Content, ...] | Conversation | None
@@ -103,6 +131,7 @@ class Request:
     apply_chat_template: bool | None = True
     chat_template_kwargs: Mapping[str, Any] | None = None
     thinking: bool | None = None
+    toolbox: Toolbox | None = None
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of this request, in order."""
@@ -149,6 +178,7 @@ class Outcome(NamedTuple):
         queue_seconds: how long the row waited before vLLM took it. 0 if it never waited.
         error: why there is no usable answer, or None.
         reasoning: what the model thought before it answered; None if it was not asked to think.
+        tool_answer: the answer taken apart, of a row with tools.
     """
 
     text: str | None = None
@@ -159,6 +189,7 @@ class Outcome(NamedTuple):
     queue_seconds: float = 0.0
     error: ErrorValue | None = None
     reasoning: str | None = None
+    tool_answer: ToolAnswer | None = None
 
     @classmethod
     def failed(cls, code: ErrorCode, message: str, *, prompt_tokens: int = 0) -> Outcome:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from daft_vllm.engine.content import Media
 from daft_vllm.engine.prefix import TOKEN_BYTES, key_tokens, order_key
-from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.request import Outcome, Toolbox
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -30,6 +30,7 @@ class Prepared(NamedTuple):
         media: digest of the prompt's media. Empty: none.
         thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
         items: the prompt's media, in order; each has its placeholder among the tokens.
+        toolbox: tools that the model may call.
     """
 
     tokens: bytes
@@ -39,6 +40,7 @@ class Prepared(NamedTuple):
     media: bytes = b""
     thinking: bool | None = None
     items: tuple[Media, ...] = ()
+    toolbox: Toolbox | None = None
 
     def digest(self) -> bytes | None:
         """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
@@ -86,6 +88,7 @@ class Row:
         leads: whether no row before it in the queue's order has the same media.
         items: see ``Prepared.items``.
         thinking: see ``Prepared.thinking``.
+        toolbox: see ``Prepared.toolbox``.
         media: see ``Prepared.media``.
         key: its place in the order of the queue.
         digest: see ``Prepared.digest``; None also where rows are not to be compared.
@@ -108,12 +111,13 @@ class Row:
         "prompt_tokens",
         "size",
         "thinking",
+        "toolbox",
         "twins",
         "waited",
     )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
-        tokens, self.params, self.guided, _, self.media, self.thinking, self.items = prepared
+        tokens, self.params, self.guided, _, self.media, self.thinking, self.items, self.toolbox = prepared
         self._block_size = block_size
         self.call = call
         self.index = index

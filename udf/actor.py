@@ -20,6 +20,7 @@ from daft.udf.metrics import increment_counter
 from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.preflight import check_before_load
 from daft_vllm.engine.request import count_by_code
+from daft_vllm.engine.tools import check_tool_parser
 from daft_vllm.errors import EngineClosedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.cells import CellReader
@@ -134,7 +135,7 @@ class PromptActor:
         again: dict[int, Request] = {}
         for i in asked:
             request = batch.requests[i]
-            error = self._parse(batch.names[i], outcomes[i]).error
+            error = self._spec.format.parse_outcome(batch.names[i], outcomes[i]).error
             if error is None:
                 continue
             sampling = request.sampling
@@ -180,6 +181,7 @@ class PromptActor:
                 constraint=constraint,
                 apply_chat_template=spec.apply_chat_template,
                 chat_template_kwargs=spec.chat_template_kwargs,
+                toolbox=spec.toolbox,
             )
         future = self._given_to_engine(list(requests.values()))
         return _Batch(parts[0].name(), rows, refused, names, requests, future)
@@ -227,7 +229,7 @@ class PromptActor:
     def _result(self, batch: _Batch, answered: Mapping[int, Outcome]) -> Series:
         spec = self._spec
         outcomes = [answered[i] for i in range(batch.rows)]
-        parsed = [self._parse(name, outcome) for name, outcome in zip(batch.names, outcomes, strict=True)]
+        parsed = [spec.format.parse_outcome(name, outcome) for name, outcome in zip(batch.names, outcomes, strict=True)]
         values = value_array(parsed, spec.format.dtype)
         self._report(outcomes, parsed)
         if spec.details:
@@ -242,12 +244,16 @@ class PromptActor:
                 started = time.monotonic()
                 config = replace(spec.engine, model=resolve_model(spec.engine.model))
                 check_before_load(config, spec.format.constraints)
+                if spec.toolbox is not None:
+                    check_tool_parser(spec.toolbox.parser)
                 self._engine = shared_engine(
                     config,
                     check_chat_template=spec.needs_chat_template,
                     claim_gpus=spec.claim_gpus and not _in_ray_actor(),
                 )
                 self._engine.check_media(spec.media)
+                if spec.toolbox is not None:
+                    self._engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))
                 if spec.apply_chat_template is None and not self._engine.has_chat_template:
                     logger.warning(
                         "the model %r has no chat template: it gets the prompts as they are, and goes on with them. "
@@ -268,11 +274,6 @@ class PromptActor:
                 if spec.progress_folder is not None and self._progress is None:
                     self._progress = ProgressWriter(spec.progress_folder, self._counters)
             return self._engine
-
-    def _parse(self, name: str | None, outcome: Outcome) -> Parsed:
-        if outcome.error is not None or outcome.text is None:
-            return Parsed(None, outcome.error)
-        return self._spec.format.parse_row(name, outcome.text)
 
     def _report(self, outcomes: list[Outcome], parsed: list[Parsed]) -> None:
         """Count the batch into Daft's metrics, and say or raise what failed in it."""

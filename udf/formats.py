@@ -11,7 +11,7 @@ from typing import Any
 import daft
 from pydantic import BaseModel
 
-from daft_vllm.errors import SchemaError
+from daft_vllm.errors import SchemaError, suggest
 from daft_vllm.udf.type_schema import schema_of_type
 
 
@@ -88,6 +88,23 @@ class Tools:
         twice = [name for name in names if names.count(name) > 1]
         if not names or twice:
             raise SchemaError(f"Tools needs functions of different names, got {names}.")
+
+    @property
+    def names(self) -> list[str]:
+        """The tools' names."""
+        return [tool["name"] for tool in self.tools]
+
+    def only(self, name: str) -> Tools:
+        """Return the tool of this name alone.
+
+        Raises:
+            SchemaError: there is none.
+        """
+        if name not in self.names:
+            raise SchemaError(
+                f"there is no tool {name!r}.{suggest(name, self.names)} There are {', '.join(self.names)}."
+            )
+        return Tools([tool for tool in self.tools if tool["name"] == name])
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a call."""

@@ -14,14 +14,17 @@ from daft_vllm.engine.backends import check_backend, held
 from daft_vllm.engine.config import reasoning_parser
 from daft_vllm.engine.devices import visible_gpus
 from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
+from daft_vllm.engine.request import Toolbox
 from daft_vllm.engine.sizes import shortest_answer
 from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import check_known_model, known_folder
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.files import FileAccess
+from daft_vllm.udf.formats import Tools
 from daft_vllm.udf.parts import PartKind, examples_of
 from daft_vllm.udf.return_format import ReturnFormat
 from daft_vllm.udf.spec import PromptSpec
+from daft_vllm.udf.tools import CallFormat, toolbox_of, tools_of
 
 logger = logging.getLogger("daft_vllm")
 
@@ -43,6 +46,10 @@ def spec_of(
     backend: Literal["auto", "xgrammar", "guidance"] = "auto",
     describe_schema: bool = True,
     thinking: bool | None = None,
+    tools: Sequence[Any] | Tools = (),
+    tool_choice: str = "auto",
+    tool_parser: str | None = None,
+    parallel_tool_calls: bool = True,
     retries: int = 0,
     system_message: str | daft.Expression | None = None,
     examples: Sequence[tuple[str, Any]] = (),
@@ -89,7 +96,21 @@ def spec_of(
     SamplingOptions.check_names(options, also_known=(*own, *_PLACING))
     check_known_model(model)
     check_model_folder(model)
-    form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
+    toolbox: Toolbox | None = None
+    if tools:
+        if return_format is not None:
+            raise OptionError("tools and return_format exclude each other: the value is a struct of calls.")
+        if apply_chat_template is False:
+            raise OptionError("tools need the chat template: return_format=Tools([...]) does without.")
+        offered = tools_of(tools)
+        form: ReturnFormat = CallFormat.of_tools(
+            offered, tool_choice, parallel=parallel_tool_calls, enforce=enforce, backend=backend
+        )
+        toolbox = toolbox_of(offered, tool_parser) if tool_choice == "auto" else None
+    elif tool_choice != "auto" or tool_parser is not None:
+        raise OptionError("tool_choice and tool_parser are about tools=[...], which is empty.")
+    else:
+        form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
     # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
     tokenizer_of = None if use_process else str((engine_args or {}).get("tokenizer") or known_folder(model))
     for constraint in form.constraints:
@@ -127,6 +148,7 @@ def spec_of(
         on_error=on_error,
         row_options=tuple(row_options),
         dedupe=dedupe,
+        toolbox=toolbox,
         details=details,
         claim_gpus=True,
         progress_folder=progress_folder,

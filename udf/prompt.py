@@ -10,7 +10,7 @@ import daft
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.actor import actor_expression
 from daft_vllm.udf.files import FileAccess
-from daft_vllm.udf.formats import PerRow
+from daft_vllm.udf.formats import PerRow, Tools
 from daft_vllm.udf.parts import Messages, parts_of, turns_of
 from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
 
@@ -32,6 +32,10 @@ def prompt(
     backend: Literal["auto", "xgrammar", "guidance"] = "auto",
     describe_schema: bool = True,
     thinking: bool | None = None,
+    tools: Sequence[Any] | Tools = (),
+    tool_choice: str = "auto",
+    tool_parser: str | None = None,
+    parallel_tool_calls: bool = True,
     retries: int = 0,
     turns: Sequence[tuple[daft.Expression, Messages]] = (),
     system_message: str | daft.Expression | None = None,
@@ -85,6 +89,16 @@ def prompt(
         thinking: True: the model thinks before it answers, and ``details`` has its ``reasoning``; needs vLLM's name of
             the model's parser in ``engine_args={"reasoning_parser": "qwen3"}``, for example. False: it is told not to.
             None (default): False with a ``return_format``, else as the model's chat template has it.
+        tools: functions that the model may call: Python functions with type hints, Pydantic models, or dicts in
+            OpenAI's form. The column is a struct of ``content`` (what the answer says beside, or null) and
+            ``tool_calls``, a list of structs of ``name`` and ``arguments`` (JSON text, valid for the tool). Nothing is
+            called.
+        tool_choice: ``"auto"`` (default): the chat template tells the model of the tools, and it calls them as it was
+            trained to, or doesn't; a call that can't be read, of no tool or with wrong arguments is an error value.
+            ``"required"``: at least one call, or a tool's name: one call of this; held to the parameters while it is
+            written, and told in the prompt as a ``return_format`` is, which works with any model.
+        tool_parser: vLLM's name of the parser of the model's calls, ``"hermes"`` for example; ``"auto"`` needs it.
+        parallel_tool_calls: False: an answer has one call at most. Default True.
         retries: ask again, up to so many times, for a row that was cut off (with twice the ``max_tokens`` each time) or
             is invalid (drawn anew: with another seed, at a temperature of at least 0.7). Default 0.
         turns: how the conversation goes on after ``messages``: pairs of the column of an answer and the message after
@@ -167,6 +181,10 @@ def prompt(
         backend=backend,
         describe_schema=describe_schema,
         thinking=thinking,
+        tools=tools,
+        tool_choice=tool_choice,
+        tool_parser=tool_parser,
+        parallel_tool_calls=parallel_tool_calls,
         retries=retries,
         system_message=system_message,
         examples=examples,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from daft_vllm.udf.parts import PartKind
 from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE
 from daft_vllm.udf.spec import PromptSpec
+from daft_vllm.udf.tools import CallFormat
 
 _OWN = frozenset(inspect.signature(spec_of).parameters) - {"parts", "turns", "use_process", "options", "return_format"}
 _NOT_HERE = {
@@ -176,6 +178,8 @@ class _RowPrompter:
         if answer["value"] is None:
             return None
         form = self._spec.format
+        if isinstance(form, CallFormat):
+            return json.dumps(answer["value"])
         return form.python_value(answer["text"]) if self._makes_values else answer["text"]
 
 

@@ -17,7 +17,7 @@ from daft import DataType
 from jsonschema.exceptions import best_match
 from pydantic import TypeAdapter, ValidationError
 
-from daft_vllm.engine import Constraint, ErrorValue
+from daft_vllm.engine import Constraint, ErrorValue, Outcome
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
@@ -153,6 +153,12 @@ class ReturnFormat:
             return self.parse(text)
         parsed = self.of_row(name).parse(text)
         return parsed if parsed.error is not None else Parsed({**dict.fromkeys(self.forms), str(name): parsed.value})
+
+    def parse_outcome(self, name: str | None, outcome: Outcome) -> Parsed:
+        """Return the value of a row whose format has this name; an outcome that is an error stays one."""
+        if outcome.error is not None or outcome.text is None:
+            return Parsed(None, outcome.error)
+        return self.parse_row(name, outcome.text)
 
     def parse(self, text: str) -> Parsed:
         """Turn the model's text into a value of ``dtype``; an answer that doesn't satisfy the format is an error."""

@@ -10,6 +10,7 @@ from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
 from daft_vllm.engine.content import MediaKind, Message
+from daft_vllm.engine.request import Toolbox
 from daft_vllm.udf.files import FileAccess
 from daft_vllm.udf.parts import PartKind
 from daft_vllm.udf.results import details_type
@@ -39,6 +40,7 @@ class PromptSpec:
             None where all rows have the same.
         thinking: see ``daft_vllm.engine.Request``.
         retries: how often a row is asked again that was cut off or is invalid.
+        toolbox: tools that the model may call.
         details: whether the column holds a struct with the value, or the value alone.
         claim_gpus: take free GPUs of this machine, because nobody else hands them out.
         progress_folder: where live counters are written. None: nowhere.
@@ -61,6 +63,7 @@ class PromptSpec:
     thinking: bool | None = None
     retries: int = 0
     dedupe: bool = True
+    toolbox: Toolbox | None = None
     details: bool = False
     claim_gpus: bool = False
     progress_folder: str | None = None
@@ -79,5 +82,5 @@ class PromptSpec:
     def needs_chat_template(self) -> bool:
         """Whether there is more than one text to say."""
         several = self.turns or self.examples or self.row_system_message or len(self.parts) > 1
-        several = several or self.system_message is not None
+        several = several or self.system_message is not None or self.toolbox is not None
         return self.apply_chat_template is not False and bool(self.apply_chat_template or several)

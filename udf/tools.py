@@ -1,0 +1,131 @@
+"""``tools``: functions that the model may call, and the column of its calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jsonschema
+import pydantic_core
+from daft import DataType
+from jsonschema.exceptions import best_match
+
+from daft_vllm.engine import ErrorValue, Outcome
+from daft_vllm.engine.request import ToolAnswer, Toolbox, ToolCall
+from daft_vllm.errors import OptionError, SchemaError
+from daft_vllm.udf.formats import Tools
+from daft_vllm.udf.return_format import Parsed, ReturnFormat
+from daft_vllm.udf.validation import validator_of
+
+CALL = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
+CALLS = DataType.struct({"content": DataType.string(), "tool_calls": DataType.list(CALL)})
+"""Type of the column: what the answer says beside its calls, and the calls, their arguments as JSON text."""
+
+
+@dataclass(frozen=True)
+class CallFormat(ReturnFormat):
+    """Answers with calls of tools, each validated against its tool's parameters. Picklable.
+
+    Args:
+        parameters: JSON Schema of each tool's arguments, by its name.
+        most: the most calls of an answer. None: any number.
+    """
+
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    most: int | None = None
+
+    @classmethod
+    def of_tools(
+        cls,
+        tools: Tools,
+        tool_choice: str,
+        *,
+        parallel: bool,
+        enforce: Literal["strict", "validate"],
+        backend: Literal["auto", "xgrammar", "guidance"],
+    ) -> CallFormat:
+        """Return the format of the answers.
+
+        Args:
+            tools: the tools.
+            tool_choice: ``"auto"``: free text, in which there may be calls. ``"required"``: one call at least, held to
+                the parameters. A tool's name: one call of it.
+            parallel: whether an answer may have several calls.
+            enforce: as ``prompt()`` takes it.
+            backend: as ``prompt()`` takes it.
+
+        Raises:
+            SchemaError: a tool's parameters are no schema, or can't be enforced; there is no tool of this name.
+        """
+        parameters = {tool["name"]: tool["parameters"] for tool in tools.tools}
+        for name, schema in parameters.items():
+            try:
+                jsonschema.Draft202012Validator.check_schema(schema)
+            except jsonschema.SchemaError as e:
+                raise SchemaError(
+                    f"the parameters of {name} are no JSON Schema, at {e.json_path}: {e.message}"
+                ) from None
+        most = None if parallel and tool_choice in ("auto", "required") else 1
+        if tool_choice == "auto":
+            return cls(None, CALLS, parameters=parameters, most=most)
+        chosen = tools if tool_choice == "required" else tools.only(tool_choice)
+        call = chosen.schema()
+        definitions = {"$defs": call.pop("$defs")} if "$defs" in call else {}
+        limit = {} if most is None else {"maxItems": most}
+        schema = {"type": "array", "items": call, "minItems": 1, **limit, **definitions}
+        constraint = ReturnFormat.of(schema, enforce=enforce, backend=backend).constraint
+        return cls(constraint, CALLS, parameters=parameters, most=most)
+
+    def parse_outcome(self, name: str | None, outcome: Outcome) -> Parsed:
+        """Return the calls of an answer; one that its tool doesn't take makes the row an error."""
+        if outcome.error is not None or outcome.text is None:
+            return Parsed(None, outcome.error)
+        answer = outcome.tool_answer
+        if answer is None:
+            try:
+                calls = [ToolCall(c["name"], json.dumps(c["arguments"])) for c in pydantic_core.from_json(outcome.text)]
+            except (ValueError, TypeError, KeyError) as e:
+                return _invalid(f"the calls can't be read: {e}")
+            answer = ToolAnswer(None, tuple(calls))
+        if self.most is not None and len(answer.calls) > self.most:
+            return _invalid(f"the model made {len(answer.calls)} calls, and {self.most} is allowed")
+        for call in answer.calls:
+            wrong = self._wrong(call)
+            if wrong is not None:
+                return _invalid(wrong)
+        return Parsed({"content": answer.content, "tool_calls": [call._asdict() for call in answer.calls]})
+
+    def _wrong(self, call: ToolCall) -> str | None:
+        if call.name not in self.parameters:
+            return f"the model called {call.name!r}: there is no such tool, but {', '.join(self.parameters)}"
+        try:
+            arguments = pydantic_core.from_json(call.arguments or "{}", allow_inf_nan=False)
+        except ValueError as e:
+            return f"the arguments of {call.name} are not JSON: {e}"
+        wrong = best_match(validator_of(self.parameters[call.name]).iter_errors(arguments))
+        return None if wrong is None else f"the arguments of {call.name}: {wrong.json_path}: {wrong.message}"
+
+
+def toolbox_of(tools: Tools, parser: str | None) -> Toolbox:
+    """Return what the engine is told of tools that the model may call.
+
+    Raises:
+        OptionError: no parser is named.
+    """
+    if not parser:
+        raise OptionError(
+            "tools need vLLM's name of the parser of the model's calls: tool_parser=\"hermes\" for Qwen, "
+            '"llama3_json" for Llama, "mistral", ... tool_choice="required" needs none.'
+        )
+    return Toolbox(tuple(json.dumps({"type": "function", "function": tool}) for tool in tools.tools), parser)
+
+
+def tools_of(given: Sequence[Any] | Tools) -> Tools:
+    """Return the tools that ``prompt()`` was given."""
+    return given if isinstance(given, Tools) else Tools(given)
+
+
+def _invalid(message: str) -> Parsed:
+    return Parsed(None, ErrorValue("invalid_output", message))
