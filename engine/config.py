@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from daft_vllm.engine.adapters import check_adapters
 from daft_vllm.errors import MissingPackageError, OptionError, suggest
 
 INSTALL_HINT = (
@@ -37,6 +38,7 @@ class EngineConfig:
         truncate_prompt_tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context
             allows with one token left for the answer. None: never cut, an over-long prompt is an error value.
         truncation_side: the side that is cut, ``"right"`` (the end) or ``"left"``.
+        adapters: LoRA adapters, folders or names on the hub, by the names that requests use.
         gpus: GPUs this engine runs on. 0: it runs on the CPU.
         stall_timeout: seconds without a step of vLLM's scheduler, with rows in flight, after which the engine is
             taken for dead. The first steps on a GPU may compile kernels, hence the generous default.
@@ -53,6 +55,7 @@ class EngineConfig:
     chat_template: str | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: str = "right"
+    adapters: Mapping[str, str] = field(default_factory=dict)
     gpus: float = 0
     stall_timeout: float = 300.0
     queue_factor: float = 2.0
@@ -70,6 +73,7 @@ class EngineConfig:
         if self.queue_factor < 1:
             raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
         check_engine_args(self.engine_args)
+        check_adapters(self.adapters)
         guided = self.engine_args.get("structured_outputs_config", {})
         if isinstance(guided, Mapping) and guided.get("backend", "xgrammar") != "xgrammar":
             raise OptionError(

@@ -78,9 +78,11 @@ def media_of(messages: Iterable[Message]) -> tuple[Media, ...]:
     return tuple(part for message in messages for part in message.content if isinstance(part, Media))
 
 
-def media_digest(media: Iterable[Media]) -> bytes:
-    """Return one digest of several media in order; empty if there are none."""
+def media_digest(media: Iterable[Media], adapter: str | None = None) -> bytes:
+    """Return one digest of several media in order, and of a LoRA adapter's name; empty if there are none."""
     digests = [media.kind.encode() + media.digest for media in media]
+    if adapter is not None:
+        digests.append(b"adapter " + adapter.encode())
     if not digests:
         return b""
     return hashlib.blake2b(b"".join(digests), digest_size=16).digest()

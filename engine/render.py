@@ -124,6 +124,9 @@ class RequestRenderer:
                 if request.thinking and not self._can_think:
                     rows[i] = Outcome.failed("invalid_request", "thinking needs reasoning_parser in engine_args")
                     continue
+                if request.adapter is not None and request.adapter not in self._config.adapters:
+                    rows[i] = Outcome.failed("invalid_request", f"the engine has no adapter {request.adapter!r}")
+                    continue
                 text = self._chat_text(request) if self._is_chat(request) else self._raw_text(request)
                 texts.append(_encodable(text))
                 where.append(i)
@@ -159,10 +162,11 @@ class RequestRenderer:
                     params,
                     guided,
                     recipe,
-                    media_digest(items),
+                    media_digest(items, request.adapter),
                     request.thinking,
                     items,
                     request.toolbox,
+                    request.adapter,
                 )
         return [row for row in rows if row is not None]
 

@@ -119,6 +119,7 @@ class Request:
         thinking: True: the answer begins with the model's thinking, which a constraint lets pass and which becomes the
             outcome's ``reasoning``; the engine needs ``reasoning_parser`` in its ``engine_args``. False: the chat
             template is told to leave it out. None: as the template has it, part of the text.
+        adapter: name of the LoRA adapter, one of the engine's. None: the model as it is.
         toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: none.
     """
 
@@ -131,6 +132,7 @@ class Request:
     apply_chat_template: bool | None = True
     chat_template_kwargs: Mapping[str, Any] | None = None
     thinking: bool | None = None
+    adapter: str | None = None
     toolbox: Toolbox | None = None
 
     def messages(self) -> tuple[Message, ...]:

@@ -27,10 +27,11 @@ class Prepared(NamedTuple):
         params: vLLM's sampling parameters.
         guided: whether the output is held to a format.
         recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
-        media: digest of the prompt's media. Empty: none.
+        media: digest of what the prompt's tokens don't tell: its media, and the adapter. Empty: none.
         thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
         items: the prompt's media, in order; each has its placeholder among the tokens.
         toolbox: tools that the model may call.
+        adapter: name of the LoRA adapter.
     """
 
     tokens: bytes
@@ -41,6 +42,7 @@ class Prepared(NamedTuple):
     thinking: bool | None = None
     items: tuple[Media, ...] = ()
     toolbox: Toolbox | None = None
+    adapter: str | None = None
 
     def digest(self) -> bytes | None:
         """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
@@ -89,6 +91,7 @@ class Row:
         items: see ``Prepared.items``.
         thinking: see ``Prepared.thinking``.
         toolbox: see ``Prepared.toolbox``.
+        adapter: see ``Prepared.adapter``.
         media: see ``Prepared.media``.
         key: its place in the order of the queue.
         digest: see ``Prepared.digest``; None also where rows are not to be compared.
@@ -98,6 +101,7 @@ class Row:
 
     __slots__ = (
         "_block_size",
+        "adapter",
         "call",
         "digest",
         "guided",
@@ -117,7 +121,9 @@ class Row:
     )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
-        tokens, self.params, self.guided, _, self.media, self.thinking, self.items, self.toolbox = prepared
+        tokens, self.params, self.guided, _, self.media, self.thinking, self.items, self.toolbox, self.adapter = (
+            prepared
+        )
         self._block_size = block_size
         self.call = call
         self.index = index

@@ -181,9 +181,10 @@ class EngineThread:
         self._core = core = Core.start(self.config)
         self._queue = PrefixQueue(core.block_size, core.max_num_seqs)
         self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
-        self._opened = time.monotonic()
-        self._ready.set_result(core)
         try:
+            await core.load_adapters()
+            self._opened = time.monotonic()
+            self._ready.set_result(core)
             while not self._stop.is_set():
                 self._check_alive(core)
                 with contextlib.suppress(asyncio.TimeoutError):

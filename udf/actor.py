@@ -95,7 +95,7 @@ class PromptActor:
 
         Args:
             columns: the spec's ``parts`` and ``turns``; its ``row_options`` (null: the option's default); where rows
-                have their own, the system messages and the names of the formats.
+                have their own, the system messages, the adapters, and the names of the formats.
         """
         batch = self._submit(columns)
         try:
@@ -154,6 +154,7 @@ class PromptActor:
         parts, others = columns[: self._cells.columns], list(columns[self._cells.columns :])
         rows = len(parts[0])
         names: list[str | None] = others.pop().to_pylist() if spec.format.forms else [None] * rows
+        adapters: list[str | None] = others.pop().to_pylist() if spec.row_adapter else [spec.adapter] * rows
         systems: list[str | None] = others.pop().to_pylist() if spec.row_system_message else [None] * rows
         refused: dict[int, Outcome] = {}
         requests: dict[int, Request] = {}
@@ -168,6 +169,7 @@ class PromptActor:
                 if isinstance(sampling, OptionError):
                     raise sampling
                 constraint = spec.format.of_row(names[i]).constraint
+                adapter = self._adapter_of(adapters[i])
             except (OptionError, SchemaError) as e:
                 refused[i] = Outcome.failed("invalid_request", str(e))
                 continue
@@ -181,10 +183,17 @@ class PromptActor:
                 constraint=constraint,
                 apply_chat_template=spec.apply_chat_template,
                 chat_template_kwargs=spec.chat_template_kwargs,
+                adapter=adapter,
                 toolbox=spec.toolbox,
             )
         future = self._given_to_engine(list(requests.values()))
         return _Batch(parts[0].name(), rows, refused, names, requests, future)
+
+    def _adapter_of(self, name: str | None) -> str | None:
+        known = self._spec.engine.adapters
+        if name is not None and name not in known:
+            raise OptionError(f"there is no adapter {name!r}: the column names one of {', '.join(known)}.")
+        return name
 
     def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
         self._raise_failure()

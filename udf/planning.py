@@ -16,7 +16,7 @@ from daft_vllm.engine.devices import visible_gpus
 from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
 from daft_vllm.engine.request import Toolbox
 from daft_vllm.engine.sizes import shortest_answer
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs import check_known_model, known_folder
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.files import FileAccess
@@ -61,6 +61,8 @@ def spec_of(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     truncate_prompt_tokens: int | None = None,
     truncation_side: Literal["left", "right"] = "right",
+    adapters: Mapping[str, str] | None = None,
+    adapter: str | daft.Expression | None = None,
     gpus: float | None = None,
     dedupe: bool = True,
     on_error: Literal["null", "raise"] = "null",
@@ -118,6 +120,10 @@ def spec_of(
             held(constraint, build=False)
         else:
             check_constraint(constraint, tokenizer_of)
+    if adapter is not None and not adapters:
+        raise OptionError('adapter names one of adapters={"name": "/folder/of/a/lora"}, which is empty.')
+    if isinstance(adapter, str) and adapter not in (adapters or {}):
+        raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters or ())}")
     if gpus is None:
         gpus = _default_gpus()
     row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
@@ -127,6 +133,7 @@ def spec_of(
         chat_template=chat_template,
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
+        adapters=dict(adapters or {}),
         gpus=gpus,
         stall_timeout=stall_timeout,
     )
@@ -148,6 +155,8 @@ def spec_of(
         on_error=on_error,
         row_options=tuple(row_options),
         dedupe=dedupe,
+        adapter=adapter if isinstance(adapter, str) else None,
+        row_adapter=isinstance(adapter, daft.Expression),
         toolbox=toolbox,
         details=details,
         claim_gpus=True,

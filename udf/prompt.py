@@ -48,6 +48,8 @@ def prompt(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     truncate_prompt_tokens: int | None = None,
     truncation_side: Literal["left", "right"] = "right",
+    adapters: Mapping[str, str] | None = None,
+    adapter: str | daft.Expression | None = None,
     gpus: float | None = None,
     use_process: bool | Literal["auto"] = "auto",
     max_concurrency: int = 1,
@@ -121,6 +123,10 @@ def prompt(
         truncate_prompt_tokens: cut the user's text so that the prompt has at most this many tokens; -1: so that it
             fits the context. None (default): an over-long prompt is an error value.
         truncation_side: the side of the text that is cut, ``"right"`` (default: the end) or ``"left"``.
+        adapters: LoRA adapters that share the model: folders, or names on the hub, by names of yours. Loaded with the
+            model; the options of vLLM's engine that they need are set.
+        adapter: the name of the one that rows use; may be a column, null being the model as it is. Rows of one adapter
+            go through the engine one after the other, since adapters share no prefix.
         gpus: GPUs of each engine: 0 for the CPU, a share such as 0.5, or a whole number, which is then the tensor
             parallel size. None (default): 1 where a GPU is visible, else 0.
         use_process: True runs each engine in a process of its own, which gets one batch at a time (on Ray two) and
@@ -196,6 +202,8 @@ def prompt(
         chat_template_kwargs=chat_template_kwargs,
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
+        adapters=adapters,
+        adapter=adapter,
         gpus=gpus,
         dedupe=dedupe,
         on_error=on_error,
@@ -210,6 +218,8 @@ def prompt(
     columns += [options[name] for name in spec.row_options]
     if isinstance(system_message, daft.Expression):
         columns.append(system_message.cast(daft.DataType.string()))
+    if isinstance(adapter, daft.Expression):
+        columns.append(adapter.cast(daft.DataType.string()))
     if isinstance(return_format, PerRow):
         columns.append(return_format.column.cast(daft.DataType.string()))
     return actor_expression(

@@ -40,6 +40,8 @@ class PromptSpec:
             None where all rows have the same.
         thinking: see ``daft_vllm.engine.Request``.
         retries: how often a row is asked again that was cut off or is invalid.
+        adapter: name of the LoRA adapter of every row.
+        row_adapter: whether each row names one of its own; null: the model as it is.
         toolbox: tools that the model may call.
         details: whether the column holds a struct with the value, or the value alone.
         claim_gpus: take free GPUs of this machine, because nobody else hands them out.
@@ -63,6 +65,8 @@ class PromptSpec:
     thinking: bool | None = None
     retries: int = 0
     dedupe: bool = True
+    adapter: str | None = None
+    row_adapter: bool = False
     toolbox: Toolbox | None = None
     details: bool = False
     claim_gpus: bool = False

@@ -1,0 +1,86 @@
+"""LoRA adapters: which there are, what the engine needs for them, and that they go with the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from daft_vllm.errors import ModelError, OptionError
+
+_RUNNING = 4
+"""Adapters in one step of the engine. Rows are sorted by adapter, so that few run at once; each takes GPU memory."""
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
+
+
+def check_adapters(adapters: Mapping[str, str]) -> None:
+    """Raise ``ModelError`` if an adapter is meant as a folder and isn't one; names on a hub pass."""
+    for name, place in adapters.items():
+        if not name or not isinstance(name, str) or not isinstance(place, str):
+            raise OptionError(f"adapters are folders or names on the hub by names of yours, got {name!r}: {place!r}.")
+        path = Path(place).expanduser()
+        if path.is_absolute() or place.startswith((".", "~")) or path.is_dir() or place.count("/") > 1:
+            _rank(name, path)
+
+
+def fetched(adapters: Mapping[str, str]) -> dict[str, str]:
+    """Return the folder of each adapter; those on the hub are downloaded.
+
+    Raises:
+        ModelError: an adapter can't be had, or isn't one.
+    """
+    found = {}
+    for name, place in adapters.items():
+        path = Path(place).expanduser()
+        if not path.is_dir():
+            from huggingface_hub import snapshot_download
+
+            try:
+                path = Path(snapshot_download(place))
+            except Exception as e:
+                raise ModelError(
+                    f"the adapter {name!r} can't be fetched from {place!r}: {type(e).__name__}: {e}"
+                ) from e
+        found[name] = str(path)
+    return found
+
+
+def adapter_args(folders: Mapping[str, str], engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of vLLM's engine that adapters need, beside those that are given.
+
+    Raises:
+        ModelError: an adapter isn't one, or of too high a rank.
+    """
+    if not folders:
+        return {}
+    from vllm.config.lora import MaxLoRARanks
+
+    rank = max(_rank(name, Path(folder)) for name, folder in folders.items())
+    possible = [allowed for allowed in get_args(MaxLoRARanks) if allowed >= rank]
+    if not possible:
+        raise ModelError(f"vLLM takes adapters of rank {max(get_args(MaxLoRARanks))} at most, one here has {rank}.")
+    given = engine_args.get("max_lora_rank")
+    if given is not None and int(given) < rank:
+        raise OptionError(f"max_lora_rank={given} is less than the rank of an adapter, {rank}: leave it out.")
+    running = min(len(folders), _RUNNING)
+    wanted = {"enable_lora": True, "max_lora_rank": min(possible), "max_loras": running, "max_cpu_loras": len(folders)}
+    return {name: value for name, value in wanted.items() if name not in engine_args}
+
+
+def _rank(name: str, folder: Path) -> int:
+    path = folder / "adapter_config.json"
+    if not folder.is_dir():
+        raise ModelError(f"there is no folder {str(folder)!r} for the adapter {name!r}.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise ModelError(f"the adapter {name!r} has no readable adapter_config.json in {str(folder)!r}: {e}") from None
+    rank = config.get("r") if isinstance(config, Mapping) else None
+    if not isinstance(rank, int) or config.get("peft_type", "LORA") != "LORA":
+        raise ModelError(
+            f"the adapter {name!r} in {str(folder)!r} is no LoRA adapter: its adapter_config.json has no r."
+        )
+    if not any((folder / weights).is_file() for weights in _WEIGHTS):
+        raise ModelError(f"the adapter {name!r} has no weights in {str(folder)!r}: one of {', '.join(_WEIGHTS)}.")
+    return rank
