@@ -48,6 +48,7 @@ class SamplingOptions(BaseModel):
     seed: int | None = None
     max_tokens: Annotated[int, Field(ge=1)] = 1024
     min_tokens: Annotated[int, Field(ge=0)] = 0
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False

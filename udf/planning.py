@@ -96,6 +96,8 @@ def spec_of(
             raise OptionError(f"{name} needs the chat template: write it into the prompts, or drop it.")
     own = [name for name in inspect.signature(spec_of).parameters if name not in ("parts", "options")]
     SamplingOptions.check_names(options, also_known=(*own, *_PLACING))
+    if options.get("thinking_token_budget") is not None and not thinking:
+        raise OptionError("thinking_token_budget limits the thinking that thinking=True lets the model do.")
     check_known_model(model)
     check_model_folder(model)
     toolbox: Toolbox | None = None

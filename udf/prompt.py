@@ -149,8 +149,9 @@ def prompt(
         progress_folder: a folder in which each engine keeps its counters up to date, one JSON file each.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
             ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
-            repetition_penalty, seed, max_tokens, min_tokens, stop, stop_token_ids, include_stop_str_in_output,
-            ignore_eos, bad_words, logit_bias, allowed_token_ids, skip_special_tokens, spaces_between_special_tokens.
+            repetition_penalty, seed, max_tokens, min_tokens, thinking_token_budget (with ``thinking=True``), stop,
+            stop_token_ids, include_stop_str_in_output, ignore_eos, bad_words, logit_bias, allowed_token_ids,
+            skip_special_tokens, spaces_between_special_tokens.
             Each may be a column in place of a value: ``max_tokens=col("limit")``; null is the default.
 
     Returns:

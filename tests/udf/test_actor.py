@@ -55,7 +55,7 @@ def test_answers_that_do_not_satisfy_their_format_are_failures(
     actor = PromptActor(spec_of(smollm2, {"type": "object"}, progress_folder=str(tmp_path), on_error="raise"))
     actor._opened()
     outcomes = [Outcome(text='{"a": 1}', finish_reason="stop"), Outcome(text="[]", finish_reason="stop")]
-    parsed = [actor._parse(None, outcome) for outcome in outcomes]
+    parsed = [actor._spec.format.parse_outcome(None, outcome) for outcome in outcomes]
     with _metrics_context(), pytest.raises(RowError, match=r"1 of 2 rows have no value \(invalid_output 1\)"):
         actor._report(outcomes, parsed)
     assert parsed[0].value == '{"a": 1}'
