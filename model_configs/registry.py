@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs.packaged import Package, converted_folder, folder_of
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How a model wants to be spoken to; what ``prompt()`` is given goes before.
+
+    Args:
+        chat_template: Jinja text, where the model has none or a wrong one. None: the model's own.
+        chat_template_kwargs: handed to the chat template, ``{"enable_thinking": false}`` for example.
+        reasoning_parser: vLLM's name of the parser of the model's thinking. None: it doesn't think.
+        tool_parser: vLLM's name of the parser of the model's calls. None: it isn't trained on tools.
+    """
+
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_parser: str | None = None
+    tool_parser: str | None = None
 
 
 @dataclass(frozen=True)
@@ -22,6 +40,7 @@ class ModelConfig:
         licence: SPDX identifier of the weights' licence.
         parameters: number of weights, tied ones counted once.
         max_model_len: longest context that the model was trained for, in tokens.
+        prompting: how it wants to be spoken to.
         package: the Python package that carries the weights. None: they come from the hub.
     """
 
@@ -30,6 +49,7 @@ class ModelConfig:
     licence: str
     parameters: int
     max_model_len: int
+    prompting: Prompting = field(default_factory=Prompting)
     package: Package | None = None
 
     @classmethod
@@ -37,7 +57,8 @@ class ModelConfig:
         """Read a TOML file; an unknown or missing key is a ``TypeError``."""
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         package = data.pop("package", None)
-        return cls(**data, package=Package(**package) if package else None)
+        prompting = Prompting(**data.pop("prompting", {}))
+        return cls(**data, prompting=prompting, package=Package(**package) if package else None)
 
 
 @functools.cache
@@ -45,6 +66,12 @@ def known_models() -> dict[str, ModelConfig]:
     """Return the known models by short name."""
     configs = [ModelConfig.load(path) for path in sorted(Path(__file__).parent.glob("*.toml"))]
     return {config.name: config for config in configs}
+
+
+def config_of(model: str) -> ModelConfig | None:
+    """Return the config of a model by its short name or its name on the hub; None if there is none."""
+    by_hub_name = {config.hub_name.lower(): config for config in known_models().values()}
+    return known_models().get(model) or by_hub_name.get(model.lower())
 
 
 def check_known_model(model: str) -> None:

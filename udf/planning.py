@@ -17,7 +17,7 @@ from daft_vllm.engine.preflight import check_constraint, check_model_folder, loc
 from daft_vllm.engine.request import Toolbox
 from daft_vllm.engine.sizes import shortest_answer
 from daft_vllm.errors import OptionError, suggest
-from daft_vllm.model_configs import check_known_model, known_folder
+from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.files import FileAccess
 from daft_vllm.udf.formats import Tools
@@ -100,6 +100,11 @@ def spec_of(
         raise OptionError("thinking_token_budget limits the thinking that thinking=True lets the model do.")
     check_known_model(model)
     check_model_folder(model)
+    config = config_of(model)
+    prompting = config.prompting if config is not None else Prompting()
+    engine_args = dict(engine_args or {})
+    if prompting.reasoning_parser is not None and "structured_outputs_config" not in engine_args:
+        engine_args.setdefault("reasoning_parser", prompting.reasoning_parser)
     toolbox: Toolbox | None = None
     if tools:
         if return_format is not None:
@@ -110,13 +115,13 @@ def spec_of(
         form: ReturnFormat = CallFormat.of_tools(
             offered, tool_choice, parallel=parallel_tool_calls, enforce=enforce, backend=backend
         )
-        toolbox = toolbox_of(offered, tool_parser) if tool_choice == "auto" else None
+        toolbox = toolbox_of(offered, tool_parser or prompting.tool_parser) if tool_choice == "auto" else None
     elif tool_choice != "auto" or tool_parser is not None:
         raise OptionError("tool_choice and tool_parser are about tools=[...], which is empty.")
     else:
         form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
     # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
-    tokenizer_of = None if use_process else str((engine_args or {}).get("tokenizer") or known_folder(model))
+    tokenizer_of = None if use_process else str(engine_args.get("tokenizer") or known_folder(model))
     for constraint in form.constraints:
         if tokenizer_of is None:
             held(constraint, build=False)
@@ -131,8 +136,8 @@ def spec_of(
     row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
     engine = EngineConfig(
         model=model,
-        engine_args=dict(engine_args or {}),
-        chat_template=chat_template,
+        engine_args=engine_args,
+        chat_template=chat_template or prompting.chat_template,
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
         adapters=dict(adapters or {}),
@@ -153,7 +158,7 @@ def spec_of(
         thinking=_thinking(thinking, form, engine, apply_chat_template=apply_chat_template),
         retries=retries,
         apply_chat_template=apply_chat_template,
-        chat_template_kwargs=dict(chat_template_kwargs) if chat_template_kwargs else None,
+        chat_template_kwargs={**prompting.chat_template_kwargs, **(chat_template_kwargs or {})} or None,
         on_error=on_error,
         row_options=tuple(row_options),
         dedupe=dedupe,

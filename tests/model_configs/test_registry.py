@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from daft_vllm.errors import MissingPackageError, OptionError
-from daft_vllm.model_configs import check_known_model, known_models, resolve_model
+from daft_vllm.model_configs import (
+    ModelConfig,
+    Prompting,
+    check_known_model,
+    known_models,
+    registry,
+    resolve_model,
+)
 from daft_vllm.model_configs.packaged import Package, converted_folder
+from daft_vllm.udf.planning import spec_of
 
 
 def test_every_file_is_a_model() -> None:
@@ -69,3 +77,33 @@ def test_an_interrupted_conversion_leaves_no_model(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="disk full"):
         converted_folder("x", package)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model's config says holds by its short name and its name on the hub, until something else is given."""
+    prompting = Prompting("{{ x }}", {"enable_thinking": False, "other": 1}, "qwen3", "hermes")
+    config = ModelConfig("m", "Owner/M", "MIT", 1, 1, prompting)
+    monkeypatch.setattr(registry, "known_models", lambda: {"m": config})
+
+    def weather(city: str) -> str:
+        """Tell the weather."""
+        return city
+
+    for model in ("m", "Owner/M", "owner/m"):
+        spec = spec_of(["auto"], use_process=True, model=model, gpus=0, thinking=True, tools=[weather], options={})
+        assert spec.engine.chat_template == "{{ x }}"
+        assert spec.engine.engine_args == {"reasoning_parser": "qwen3"}
+        assert spec.chat_template_kwargs == {"enable_thinking": False, "other": 1}
+        assert spec.toolbox is not None
+        assert spec.toolbox.parser == "hermes"
+    given = {"chat_template": "{{ y }}", "chat_template_kwargs": {"other": 2}, "tool_parser": "llama3_json"}
+    args = {"reasoning_parser": "granite"}
+    spec = spec_of(
+        ["auto"], use_process=True, model="m", gpus=0, tools=[weather], engine_args=args, options={}, **given
+    )
+    assert spec.engine.chat_template == "{{ y }}"
+    assert spec.engine.engine_args == args
+    assert spec.chat_template_kwargs == {"enable_thinking": False, "other": 2}
+    assert spec.toolbox is not None
+    assert spec.toolbox.parser == "llama3_json"
+    assert spec_of(["auto"], use_process=True, model="owner/other", gpus=0, options={}).chat_template_kwargs is None
