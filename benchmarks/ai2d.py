@@ -27,6 +27,7 @@ from benchmarks.ai2d_report import Pass, Report, write_report
 from benchmarks.cauldron import hub_answers, read
 from benchmarks.diagrams import write_diagrams
 from daft_vllm import PerRow, image, prompt
+from daft_vllm.engine.media import MediaError, image_from_bytes
 from daft_vllm.errors import DaftVLLMError
 from daft_vllm.model_configs import resolve_model
 
@@ -38,16 +39,13 @@ _TINY_ARGS = {"load_format": "dummy", "max_model_len": 2048, "kv_cache_memory_by
 @daft.func(return_dtype=DataType.binary())
 def _thumbnail(images: Any, wanted: bool) -> Any:
     """Return the first image made small, if it is wanted and can be read."""
-    from PIL import Image
-
     if not wanted or not images or images[0] is None:
         return None
     try:
-        with Image.open(io.BytesIO(images[0])) as opened:
-            small = opened.convert("RGB")
-            small.thumbnail((THUMBNAIL, THUMBNAIL))
-    except (OSError, ValueError):
+        small = image_from_bytes(images[0])
+    except MediaError:
         return None
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()
     small.save(file, format="JPEG", quality=80)
     return file.getvalue()

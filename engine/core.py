@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from daft_vllm.errors import EngineStartError, ModelError, OptionError
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
+
+logger = logging.getLogger("daft_vllm")
 
 GRACE_SECONDS = 10.0
 """How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
@@ -133,15 +136,18 @@ class Core:
         before = _children()
         envs.disable_envs_cache()  # of an engine before this one: variables may have changed since
         try:
+            # As vLLM's own offline entry is created: else max_num_batched_tokens and max_num_seqs default to 2048 and
+            # 128 in place of 8192 and 256, or 16384 and 1024, by the GPU.
             vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
-                UsageContext.ENGINE_CONTEXT
+                UsageContext.LLM_CLASS
             )
+            wanted = vllm_config.model_config.max_model_len
             # On a CPU: variables that bind OpenMP's threads, for the core's process.
             omp = OMPProcessManager(vllm_config).configure_omp_envs(rank=0, local_rank=0)
             with core_environment(cpu=cpu), omp:
                 llm = AsyncLLM.from_vllm_config(
                     vllm_config,
-                    usage_context=UsageContext.ENGINE_CONTEXT,
+                    usage_context=UsageContext.LLM_CLASS,
                     stat_loggers=[watch.logger_factory()],
                     disable_log_stats=True,
                 )
@@ -155,6 +161,13 @@ class Core:
             logger for logger in llm.logger_manager.stat_loggers if not isinstance(logger, PrometheusStatLogger)
         ]
         started = [p for p in _children() if p not in before]
+        if llm.model_config.max_model_len < wanted:
+            logger.warning(
+                "the context is %d tokens in place of the model's %d: the memory left beside the weights holds no "
+                "longer sequence. max_model_len in engine_args asks for one, and for an error if it doesn't fit.",
+                llm.model_config.max_model_len,
+                wanted,
+            )
         try:
             return cls(llm, watch, started, reasoning_parser(config), adapters)
         except BaseException:

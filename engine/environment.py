@@ -90,6 +90,8 @@ def default_engine_args(*, cpu: bool) -> dict[str, object]:
     """
     args: dict[str, object] = {
         "use_tqdm_on_load": False,
+        # The model's context, or as much of it as the memory holds.
+        "max_model_len": -1,
         # Else vLLM puts all images before the text, with a chat template that takes messages as strings.
         "interleave_mm_strings": True,
     }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from daft_vllm.errors import OptionError, suggest
+from daft_vllm.model_configs.architecture import Architecture, architecture_of
 from daft_vllm.model_configs.packaged import Package, converted_folder, folder_of
 
 
@@ -20,12 +22,16 @@ class Prompting:
     Args:
         chat_template: Jinja text, where the model has none or a wrong one. None: the model's own.
         chat_template_kwargs: handed to the chat template, ``{"enable_thinking": false}`` for example.
+        system_role: how the chat template tells a system message: as a turn of its own, or elsewhere.
+        thinking: ``"never"``, ``"always"``, or ``"switch"``: the chat template can be told.
         reasoning_parser: vLLM's name of the parser of the model's thinking. None: it doesn't think.
         tool_parser: vLLM's name of the parser of the model's calls. None: it isn't trained on tools.
     """
 
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    system_role: str = "a turn of its own"
+    thinking: Literal["never", "always", "switch"] = "never"
     reasoning_parser: str | None = None
     tool_parser: str | None = None
 
@@ -40,7 +46,17 @@ class ModelConfig:
         licence: SPDX identifier of the weights' licence.
         parameters: number of weights, tied ones counted once.
         max_model_len: longest context that the model was trained for, in tokens.
+        active_parameters: those of them that a token goes through, in a mixture of experts. None: all.
+        gated: whether the hub wants a token of somebody who accepted the licence.
+        modalities: what it takes.
+        dtypes: types of its weights that give right answers.
+        quantization: how its weights come quantized, as vLLM calls it. None: they don't.
+        task: ``"generate"`` or ``"embed"``.
         prompting: how it wants to be spoken to.
+        sampling: the sampling options that its makers recommend. Not applied by themselves.
+        engine_args: what vLLM's engine is told, by vLLM's names.
+        config: what of its ``config.json`` planning needs, as Hugging Face's config classes take it.
+        sources: where these numbers are from, and when they were read.
         package: the Python package that carries the weights. None: they come from the hub.
     """
 
@@ -49,8 +65,25 @@ class ModelConfig:
     licence: str
     parameters: int
     max_model_len: int
+    active_parameters: int | None = None
+    gated: bool = False
+    modalities: Sequence[str] = ("text",)
+    dtypes: Sequence[str] = ("bfloat16", "float16", "float32")
+    quantization: str | None = None
+    task: Literal["generate", "embed"] = "generate"
     prompting: Prompting = field(default_factory=Prompting)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Any] = field(default_factory=dict)
     package: Package | None = None
+
+    @functools.cached_property
+    def architecture(self) -> Architecture:
+        """The numbers that planning needs. Imports transformers."""
+        from transformers import AutoConfig
+
+        return architecture_of(AutoConfig.for_model(**copy.deepcopy(dict(self.config))))
 
     @classmethod
     def load(cls, path: Path) -> ModelConfig:

@@ -18,6 +18,7 @@ from daft_vllm.engine.request import Toolbox
 from daft_vllm.engine.sizes import shortest_answer
 from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
+from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.describe import describe
 from daft_vllm.udf.files import FileAccess
 from daft_vllm.udf.formats import Tools
@@ -56,6 +57,7 @@ def spec_of(
     files: FileAccess | None = None,
     model: str = DEFAULT_MODEL,
     engine_args: Mapping[str, Any] | None = None,
+    goal: str | None = None,
     apply_chat_template: bool | None = None,
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -102,9 +104,7 @@ def spec_of(
     check_model_folder(model)
     config = config_of(model)
     prompting = config.prompting if config is not None else Prompting()
-    engine_args = dict(engine_args or {})
-    if prompting.reasoning_parser is not None and "structured_outputs_config" not in engine_args:
-        engine_args.setdefault("reasoning_parser", prompting.reasoning_parser)
+    engine_args = {name: setting.value for name, setting in resolve(config, goal=goal, user=engine_args).items()}
     toolbox: Toolbox | None = None
     if tools:
         if return_format is not None:

@@ -43,6 +43,7 @@ def prompt(
     files: FileAccess | None = None,
     model: str = DEFAULT_MODEL,
     engine_args: Mapping[str, Any] | None = None,
+    goal: str | None = None,
     apply_chat_template: bool | None = None,
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -115,6 +116,8 @@ def prompt(
             which the ``demo`` extra carries and which is converted once into the cache folder.
         engine_args: arguments of vLLM's engine by vLLM's names, ``{"max_model_len": 4096}`` for example. Defaults are
             vLLM's, except on a CPU (see ``daft_vllm.engine.environment.default_engine_args``).
+        goal: what the job wants most: ``"throughput"`` (as None, the default), ``"long-context"`` or ``"images"``; sets
+            ``engine_args`` that aren't given. ``daft-vllm config`` shows which.
         apply_chat_template: False sends each string to the model as it is. True: a model without one is an error. None
             (default): the model's, or that of ``chat_template``; a base model, which has none, gets single texts as
             they are, and a warning says so.
@@ -198,6 +201,7 @@ def prompt(
         files=files,
         model=model,
         engine_args=engine_args,
+        goal=goal,
         apply_chat_template=apply_chat_template,
         chat_template=chat_template,
         chat_template_kwargs=chat_template_kwargs,

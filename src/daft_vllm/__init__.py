@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
     from daft_vllm.udf import close_engines, prompt, shared_first
+    from daft_vllm.udf.check import check
     from daft_vllm.udf.files import FileAccess
     from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools
     from daft_vllm.udf.parts import audio, document, image
@@ -36,6 +37,7 @@ _HOMES = {
     "SamplingOptions": "daft_vllm.engine",
     "Tools": "daft_vllm.udf.formats",
     "audio": "daft_vllm.udf.parts",
+    "check": "daft_vllm.udf.check",
     "close_engines": "daft_vllm.udf",
     "document": "daft_vllm.udf.parts",
     "image": "daft_vllm.udf.parts",
@@ -62,6 +64,7 @@ __all__ = [
     "SamplingOptions",
     "Tools",
     "audio",
+    "check",
     "close_engines",
     "document",
     "image",

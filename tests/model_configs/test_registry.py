@@ -81,8 +81,10 @@ def test_an_interrupted_conversion_leaves_no_model(tmp_path: Path, monkeypatch: 
 
 def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a model's config says holds by its short name and its name on the hub, until something else is given."""
-    prompting = Prompting("{{ x }}", {"enable_thinking": False, "other": 1}, "qwen3", "hermes")
-    config = ModelConfig("m", "Owner/M", "MIT", 1, 1, prompting)
+    prompting = Prompting(
+        "{{ x }}", {"enable_thinking": False, "other": 1}, reasoning_parser="qwen3", tool_parser="hermes"
+    )
+    config = ModelConfig("m", "Owner/M", "MIT", 1, 1, prompting=prompting)
     monkeypatch.setattr(registry, "known_models", lambda: {"m": config})
 
     def weather(city: str) -> str:

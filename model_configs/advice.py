@@ -1,0 +1,47 @@
+"""What to write instead, where a model doesn't fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weight_bytes
+from daft_vllm.model_configs.registry import ModelConfig, known_models
+
+_FP8 = (8, 9)
+"""Compute capability from which on vLLM multiplies matrices of 8 bits."""
+
+
+def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a plan that doesn't fit, and what would."""
+    if plan.longest:
+        return [f"a context of {plan.max_model_len} doesn't fit beside the weights; max_model_len={plan.longest} does."]
+    needs = plan.weights + plan.activations + plan.graphs + plan.other
+    said = [f"each GPU has {plan.available / GIB:.1f} GiB for it, and it needs {needs / GIB:.1f}."]
+    for number in (2, 4, 8):
+        more = {name: value for name, value in args.items() if name != "max_model_len"}
+        if (
+            number > plan.gpus
+            and plan_memory(config.architecture, weights, plan.card, gpus=number, engine_args=more).longest
+        ):
+            said.append(f"gpus={number} fits.")
+            break
+    if config.quantization is None and _capability(plan) >= _FP8:
+        smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8")
+        if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
+            said.append('engine_args={"quantization": "fp8"} fits.')
+    family = [
+        other
+        for other in known_models().values()
+        if other.parameters < config.parameters and other.name.split("-")[0] == config.name.split("-")[0]
+    ]
+    for other in sorted(family, key=lambda one: -one.parameters):
+        size = weight_bytes(other.parameters, other.architecture, quantization=other.quantization)
+        if plan_memory(other.architecture, size, plan.card, gpus=plan.gpus).fits:
+            said.append(f"{other.name} fits.")
+            break
+    return said
+
+
+def _capability(plan: MemoryPlan) -> tuple[int, ...]:
+    return tuple(int(part) for part in plan.card.compute_capability.split("."))

@@ -1,0 +1,131 @@
+"""What of a model's config decides how much memory it takes and how fast it can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CacheLayers:
+    """Layers whose caches are alike.
+
+    Args:
+        layers: how many there are.
+        heads: KV heads. 1 where the heads share one compressed entry (MLA), which every GPU then holds.
+        width: elements that a head keeps of each token: its key and its value.
+        window: tokens that are kept. None: all.
+    """
+
+    layers: int
+    heads: int
+    width: int
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The numbers of a model that planning needs.
+
+    Args:
+        name: the class as ``config.json`` names it, ``"Qwen3ForCausalLM"`` for example.
+        layers: transformer layers of the language model.
+        hidden_size: width of the language model.
+        intermediate_size: width of its widest MLP.
+        heads: attention heads.
+        vocabulary: tokens.
+        embeddings: matrices of size vocabulary x hidden_size: 1 where input and output share one, else 2.
+        cache: its layers with a cache, by kind.
+        state_bytes: bytes of a sequence's fixed state, in layers without a cache. 0: there are none.
+        max_model_len: longest context, in tokens.
+        experts: experts of an MoE layer. 0: it has none.
+        experts_per_token: those of them that a token goes through.
+        takes: what the model takes besides text: ``"image"``, ``"audio"``.
+    """
+
+    name: str
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    vocabulary: int
+    embeddings: int
+    cache: tuple[CacheLayers, ...]
+    state_bytes: int
+    max_model_len: int
+    experts: int = 0
+    experts_per_token: int = 0
+    takes: tuple[str, ...] = ()
+
+
+def architecture_of(config: Any) -> Architecture:
+    """Read a Hugging Face config (``transformers.PretrainedConfig``)."""
+    text = config.get_text_config()
+    names = getattr(config, "architectures", None) or [type(config).__name__]
+    takes = [
+        kind for kind, part in (("image", "vision_config"), ("audio", "audio_config")) if getattr(config, part, None)
+    ]
+    tied = getattr(config, "tie_word_embeddings", None)
+    if tied is None:
+        tied = getattr(text, "tie_word_embeddings", False)
+    moe_width = getattr(text, "moe_intermediate_size", None) or 0
+    return Architecture(
+        name=names[0],
+        layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+        intermediate_size=max(_largest(getattr(text, "intermediate_size", 0)), moe_width),
+        heads=text.num_attention_heads,
+        vocabulary=text.vocab_size,
+        embeddings=1 if tied else 2,
+        cache=_cache_layers(text),
+        state_bytes=_state_bytes(text),
+        max_model_len=text.max_position_embeddings,
+        experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0,
+        experts_per_token=getattr(text, "num_experts_per_tok", None) or 0,
+        takes=tuple(takes),
+    )
+
+
+def _layer_types(text: Any) -> list[str]:
+    """Return the kind of each layer that has a cache, or a state, of its own."""
+    layers = text.num_hidden_layers
+    window = getattr(text, "sliding_window", None)
+    types = getattr(text, "layer_types", None)
+    if not types:
+        types = ["sliding_attention" if window else "full_attention"] * layers
+    # The last layers of Gemma-3n use the caches of earlier ones.
+    return list(types)[: layers - (getattr(text, "num_kv_shared_layers", 0) or 0)]
+
+
+def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
+    window = getattr(text, "sliding_window", None)
+    if window is not None and window >= text.max_position_embeddings:
+        window = None
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    found: Counter[tuple[int, int, int | None]] = Counter()
+    for kind in _layer_types(text):
+        if getattr(text, "kv_lora_rank", None):
+            found[1, text.kv_lora_rank + text.qk_rope_head_dim, None] += 1
+        elif kind == "full_attention":
+            its_heads = getattr(text, "num_global_key_value_heads", None) or heads
+            its_width = getattr(text, "global_head_dim", None) or width
+            found[its_heads, 2 * its_width, None] += 1
+        elif kind in ("sliding_attention", "chunked_attention"):
+            found[heads, 2 * width, window] += 1
+    return tuple(CacheLayers(number, *key) for key, number in found.items())
+
+
+def _state_bytes(text: Any) -> int:
+    """Return what layers with linear attention keep of a sequence: a matrix of float32 for each of their heads."""
+    linear = _layer_types(text).count("linear_attention")
+    if not linear:
+        return 0
+    heads = getattr(text, "linear_num_value_heads", 0)
+    keys, values = getattr(text, "linear_key_head_dim", 0), getattr(text, "linear_value_head_dim", 0)
+    return int(linear * heads * keys * values * 4)
+
+
+def _largest(size: Any) -> int:
+    return max(size) if isinstance(size, (list, tuple)) else int(size or 0)

@@ -1,0 +1,200 @@
+"""How a card's memory divides, before anything is loaded: weights, activations, and what is left for the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from daft_vllm.model_configs.architecture import Architecture, CacheLayers
+from daft_vllm.model_configs.cards import Card
+
+GIB = 2**30
+BYTES = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0}
+QUANTIZED_BYTES = {"fp8": 1.0, "mxfp4": 0.53125, "awq": 0.53, "gptq": 0.53, "bitsandbytes": 0.53, "int8": 1.0}
+"""Bytes of a quantized weight, scales included: 4 bits and one of 8 for 32 weights (mxfp4), one of 16 and a zero point
+of 4 for 128 (awq, gptq). Embeddings stay in 16 bits."""
+CONTEXT_BYTES = 0.6 * GIB
+"""CUDA's context, kernels and allocator on each GPU; with several GPUs, NCCL's buffers come on top."""
+NCCL_BYTES = 0.5 * GIB
+UTILIZATION = 0.92
+"""vLLM 0.32's default of ``gpu_memory_utilization``."""
+BLOCK_SIZE = 16
+"""Tokens of a KV block, vLLM's default on GPUs."""
+
+
+def vllm_defaults(card: Card) -> dict[str, int]:
+    """Return what vLLM 0.32 chooses for offline use on a card, where it isn't told."""
+    if card.memory_bytes >= 70 * GIB and "A100" not in card.full_name:
+        return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
+    return {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What each GPU of an engine holds. Sizes are in bytes, for one GPU.
+
+    Args:
+        card: the card.
+        gpus: GPUs of the engine, over which the model is split.
+        available: memory that vLLM may use.
+        weights: the model's weights.
+        activations: the largest step's intermediate results, an image encoder's among them.
+        graphs: CUDA graphs.
+        other: CUDA's context, kernels, and buffers to talk to other GPUs.
+        max_model_len: context that the engine is started with, in tokens.
+        longest: the longest context that the cache holds once. 0: nothing fits.
+        sequence: cache that a sequence of ``max_model_len`` takes.
+        token: cache that a token more takes, of a long sequence.
+    """
+
+    card: Card
+    gpus: int
+    available: int
+    weights: int
+    activations: int
+    graphs: int
+    other: int
+    max_model_len: int
+    longest: int
+    sequence: int
+    token: int
+
+    @property
+    def cache(self) -> int:
+        """What is left for the KV cache; negative if the rest doesn't fit."""
+        return self.available - self.weights - self.activations - self.graphs - self.other
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engine starts: the cache holds one sequence of ``max_model_len``."""
+        return self.cache >= self.sequence
+
+    @property
+    def concurrency(self) -> float:
+        """How many sequences of ``max_model_len`` the cache holds at once."""
+        return max(0.0, self.cache / self.sequence)
+
+
+def weight_bytes(
+    parameters: int, architecture: Architecture, *, dtype: str = "bfloat16", quantization: str | None = None
+) -> int:
+    """Return the bytes of a model's weights."""
+    if quantization is None:
+        return int(parameters * BYTES[dtype])
+    embeddings = architecture.embeddings * architecture.vocabulary * architecture.hidden_size
+    return int((parameters - embeddings) * QUANTIZED_BYTES[quantization] + embeddings * 2)
+
+
+def sequence_bytes(
+    architecture: Architecture,
+    tokens: int,
+    *,
+    tensor_parallel: int = 1,
+    element_bytes: float = 2.0,
+    block_size: int = BLOCK_SIZE,
+    batched_tokens: int = 8192,
+) -> int:
+    """Return the cache that a sequence takes on each GPU, as vLLM allocates it.
+
+    Layers with a sliding window keep the window and what one step adds. Layers of several kinds are put into groups of
+    the same number of layers, filled up, so that all share one pool of blocks.
+
+    Args:
+        architecture: the model's.
+        tokens: prompt and answer together.
+        tensor_parallel: GPUs that the heads are divided among.
+        element_bytes: bytes of an element of the cache: 2, with ``kv_cache_dtype="fp8"`` 1.
+        block_size: tokens of a block.
+        batched_tokens: vLLM's ``max_num_batched_tokens``.
+    """
+    total = 0
+    for layers, kind in _groups(architecture.cache):
+        kept = tokens if kind.window is None else min(tokens, kind.window - 1 + batched_tokens)
+        blocks = math.ceil(kept / block_size) + (kind.window is not None and kept < tokens)
+        heads = max(1, math.ceil(kind.heads / tensor_parallel))
+        total += int(layers * blocks * block_size * heads * kind.width * element_bytes)
+    return total + math.ceil(architecture.state_bytes / tensor_parallel)
+
+
+def _groups(cache: tuple[CacheLayers, ...]) -> list[tuple[int, CacheLayers]]:
+    """Return how many layers of each kind are allocated."""
+    if len(cache) < 2:
+        return [(kind.layers, kind) for kind in cache]
+    fewest, most = min(kind.layers for kind in cache), max(kind.layers for kind in cache)
+    size = most if most < 1.5 * fewest else fewest
+    return [(math.ceil(kind.layers / size) * size, kind) for kind in cache]
+
+
+def longest_context(cache: int, architecture: Architecture, **options: Any) -> int:
+    """Return the longest sequence that a cache of so many bytes holds, in tokens; ``options`` as in sequence_bytes."""
+    low, high = 0, architecture.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sequence_bytes(architecture, middle, **options) <= cache:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def plan_memory(
+    architecture: Architecture,
+    weights: int,
+    card: Card,
+    *,
+    gpus: float = 1,
+    engine_args: Mapping[str, Any] | None = None,
+) -> MemoryPlan:
+    """Return how the memory divides.
+
+    The weights are those of ``weight_bytes`` divided by the GPUs, the cache is counted as vLLM allocates it. The rest
+    is an estimate: activations of 16 bits for a step of ``max_num_batched_tokens``, logits of 32 bits for
+    ``max_num_seqs``; CUDA graphs 2% of the weights, 0.3 GiB at least.
+
+    Args:
+        architecture: the model's.
+        weights: bytes of its weights.
+        card: the card.
+        gpus: GPUs of the engine; a share of one, such as 0.5, for several engines on one card.
+        engine_args: of vLLM's engine; those with an effect here are ``max_model_len``, ``max_num_seqs``,
+            ``max_num_batched_tokens``, ``gpu_memory_utilization``, ``kv_cache_dtype``, ``block_size``,
+            ``enforce_eager``.
+    """
+    args = {**vllm_defaults(card), **(engine_args or {})}
+    number = max(1, int(gpus))
+    utilization = float(args.get("gpu_memory_utilization", UTILIZATION * min(1.0, gpus) if gpus else UTILIZATION))
+    split = weights // number
+    tokens, sequences = int(args["max_num_batched_tokens"]), int(args["max_num_seqs"])
+    layer = tokens * (2 * architecture.intermediate_size // number + 6 * architecture.hidden_size) * 2
+    if architecture.experts:
+        layer = int(layer * max(1.0, architecture.experts_per_token / 2))
+    logits = 2 * sequences * architecture.vocabulary * 4
+    graphs = 0 if args.get("enforce_eager") else int(max(0.3 * GIB, 0.02 * split))
+    other = int(CONTEXT_BYTES + (NCCL_BYTES if number > 1 else 0))
+    options: dict[str, Any] = {
+        "tensor_parallel": number,
+        "element_bytes": 1.0 if str(args.get("kv_cache_dtype", "auto")).startswith("fp8") else 2.0,
+        "block_size": int(args.get("block_size") or BLOCK_SIZE),
+        "batched_tokens": tokens,
+    }
+    available = int(card.memory_bytes * utilization)
+    cache = available - split - layer - logits - graphs - other
+    longest = longest_context(cache, architecture, **options) if cache > 0 else 0
+    context = args.get("max_model_len")
+    context = longest if context in (None, -1) else int(context or 0)
+    far = max(context, architecture.max_model_len, 2 * tokens)
+    return MemoryPlan(
+        card=card,
+        gpus=number,
+        available=available,
+        weights=split,
+        activations=layer + logits,
+        graphs=graphs,
+        other=other,
+        max_model_len=context,
+        longest=longest,
+        sequence=max(1, sequence_bytes(architecture, max(1, context), **options)),
+        token=(sequence_bytes(architecture, 2 * far, **options) - sequence_bytes(architecture, far, **options)) // far,
+    )

@@ -1,0 +1,98 @@
+"""From a model, a card and a goal to the arguments of vLLM's engine, each with where it comes from."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daft_vllm.errors import OptionError, suggest
+from daft_vllm.model_configs.cards import Card
+from daft_vllm.model_configs.registry import ModelConfig
+
+_FILE = Path(__file__).with_name("overlays") / "goals.toml"
+_SAME = {"half": "float16", "float": "float32"}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a job wants most.
+
+    Args:
+        description: in words.
+        engine_args: what vLLM's engine is told for it, by vLLM's names.
+        why: why so, by the name of the argument.
+    """
+
+    description: str
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One argument of vLLM's engine.
+
+    Args:
+        value: its value.
+        origin: who says so.
+        why: why, empty where the origin says enough.
+    """
+
+    value: Any
+    origin: str
+    why: str = ""
+
+
+@functools.cache
+def goals() -> dict[str, Goal]:
+    """Return the known goals by name."""
+    data = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return {name: Goal(**values) for name, values in data.items()}
+
+
+def resolve(
+    config: ModelConfig | None,
+    *,
+    card: Card | None = None,
+    goal: str | None = None,
+    user: Mapping[str, Any] | None = None,
+) -> dict[str, Setting]:
+    """Return the settings by name: the model's, over them the card's, the goal's, and the user's.
+
+    Raises:
+        OptionError: there is no such goal, or the model gives wrong answers with the user's ``dtype``.
+    """
+    if goal is not None and goal not in goals():
+        raise OptionError(f"there is no goal {goal!r}.{suggest(goal, goals())} There are {', '.join(goals())}.")
+    found: dict[str, Setting] = {}
+    if config is not None:
+        found |= {name: Setting(value, f"model {config.name}") for name, value in config.engine_args.items()}
+        if config.prompting.reasoning_parser is not None:
+            why = "takes the model's thinking apart from its answer"
+            found["reasoning_parser"] = Setting(config.prompting.reasoning_parser, f"model {config.name}", why)
+    if card is not None:
+        found |= {n: Setting(v, f"card {card.name}", card.why.get(n, "")) for n, v in card.engine_args.items()}
+    if goal is not None:
+        wanted = goals()[goal]
+        found |= {n: Setting(v, f"goal {goal}", wanted.why.get(n, "")) for n, v in wanted.engine_args.items()}
+    given = dict(user or {})
+    if "structured_outputs_config" in given:  # which may hold a parser itself
+        found.pop("reasoning_parser", None)
+    found |= {name: Setting(value, "given") for name, value in given.items()}
+    if config is not None and "dtype" in given:
+        check_dtype(config, str(given["dtype"]))
+    return found
+
+
+def check_dtype(config: ModelConfig, dtype: str) -> None:
+    """Raise ``OptionError`` for a type in which the model gives wrong answers."""
+    name = _SAME.get(dtype, dtype)
+    if name != "auto" and name not in config.dtypes:
+        raise OptionError(
+            f"{config.hub_name} gives empty or garbled answers in {name}: leave dtype out, or use "
+            f"{' or '.join(config.dtypes)}."
+        )

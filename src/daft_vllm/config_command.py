@@ -1,0 +1,167 @@
+"""``daft-vllm config``: what a model will be started with, why, and whether it fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from daft_vllm.model_configs import ModelConfig, config_of, derived_config
+from daft_vllm.model_configs.advice import advice
+from daft_vllm.model_configs.cards import card_of
+from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weight_bytes
+from daft_vllm.model_configs.resolution import Setting, resolve
+from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Everything that is shown: ``known`` whether a file describes the model."""
+
+    model: ModelConfig
+    known: bool
+    settings: Mapping[str, Setting]
+    plan: MemoryPlan | None = None
+    throughput: Throughput | None = None
+    rows: int = 0
+    dollars_per_hour: float = 0.0
+    shape: tuple[int, int, int] = (0, 0, 0)
+    advice: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for machines."""
+        plan = self.plan
+        return {
+            "model": self.model.hub_name,
+            "known": self.known,
+            "parameters": self.model.parameters,
+            "licence": self.model.licence,
+            "gated": self.model.gated,
+            "settings": {name: dataclasses.asdict(setting) for name, setting in self.settings.items()},
+            "memory": plan
+            and {
+                **dataclasses.asdict(plan),
+                "card": plan.card.name,
+                "cache": plan.cache,
+                "fits": plan.fits,
+                "concurrency": plan.concurrency,
+            },
+            "throughput": self.throughput and dataclasses.asdict(self.throughput),
+            "advice": list(self.advice),
+        }
+
+
+def shown(
+    model: str,
+    *,
+    gpu: str | None,
+    gpus: float,
+    goal: str | None,
+    engine_args: Mapping[str, Any],
+    shape: tuple[int, int, int],
+    rows: int,
+    dollars_per_hour: float,
+) -> Shown:
+    """Work out what to show; the arguments are those of the command.
+
+    Raises:
+        OptionError: the card, the goal or an option is unknown.
+        ModelError: the model isn't known, and its ``config.json`` can't be read.
+    """
+    config = config_of(model)
+    known = config is not None
+    if config is None:
+        config = derived_config(model)
+    card = card_of(gpu) if gpu is not None else None
+    settings = resolve(config, card=card, goal=goal, user=engine_args)
+    if card is None:
+        return Shown(config, known, settings)
+    args = {name: setting.value for name, setting in settings.items()}
+    dtype = str(args.get("dtype", "auto"))
+    weights = weight_bytes(
+        config.parameters,
+        config.architecture,
+        dtype="bfloat16" if dtype == "auto" else dtype,
+        quantization=args.get("quantization") or config.quantization,
+    )
+    plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
+    said = () if plan.fits else tuple(advice(config, plan, weights, args))
+    prompt, cached, output = shape
+    sequences = settings.get("max_num_seqs")
+    throughput = estimate_throughput(
+        config.architecture,
+        plan,
+        active_parameters=config.active_parameters or config.parameters,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        cached_tokens=cached,
+        max_num_seqs=int(sequences.value) if sequences is not None else None,
+    )
+    return Shown(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, said)
+
+
+def print_shown(what: Shown, console: Console) -> None:
+    """Print tables."""
+    config = what.model
+    described = "described by daft-vllm" if what.known else "not known: derived from its config.json"
+    console.print(f"{config.hub_name}: {config.parameters / 1e9:.2f}B parameters, {described}", highlight=False)
+    console.print(
+        f"takes {', '.join(config.modalities)}; context {config.max_model_len}; licence {config.licence}"
+        f"{', gated' if config.gated else ''}; thinking: {config.prompting.thinking}",
+        highlight=False,
+    )
+    settings = Table("setting", "value", "from", "why", title="engine_args")
+    if "max_model_len" not in what.settings:
+        settings.add_row(
+            "max_model_len", "-1", "daft-vllm", "the model's context, or as much of it as the memory holds"
+        )
+    for name, setting in what.settings.items():
+        settings.add_row(name, str(setting.value), setting.origin, setting.why)
+    settings.caption = "All others are vLLM's defaults."
+    console.print(settings)
+    if config.sampling:
+        recommended = ", ".join(f"{name}={value}" for name, value in config.sampling.items())
+        console.print(f"recommended by its makers, not applied by itself: {recommended}", highlight=False)
+    plan = what.plan
+    if plan is None:
+        console.print("--gpu says whether it fits a card, and how fast it can be.")
+        return
+    table = Table("memory of each GPU", "GiB", title=f"{plan.gpus} x {plan.card.full_name}")
+    for name, size in (
+        ("for vLLM", plan.available),
+        ("weights", plan.weights),
+        ("activations", plan.activations),
+        ("CUDA graphs", plan.graphs),
+        ("context, kernels, buffers", plan.other),
+        ("left for the KV cache", plan.cache),
+    ):
+        table.add_row(name, f"{size / GIB:.2f}")
+    console.print(table)
+    if plan.fits:
+        console.print(
+            f"fits: a context of {plan.max_model_len} tokens, and {plan.concurrency:.1f} sequences of that length at "
+            f"once; {plan.token / 1024:.1f} KiB a token on each GPU",
+            highlight=False,
+        )
+    if what.advice:
+        console.print(f"does not fit: {' '.join(what.advice)}", style="red", highlight=False)
+    _print_throughput(what, console)
+
+
+def _print_throughput(what: Shown, console: Console) -> None:
+    rate = what.throughput
+    if rate is None or what.plan is None:
+        return
+    prompt, cached, output = what.shape
+    console.print(
+        f"at most, by what the card can compute and read: {rate.rows:.1f} rows/s of {prompt} prompt tokens ({cached} "
+        f"of them shared) and {output} output tokens, {rate.sequences} at once",
+        highlight=False,
+    )
+    if what.rows:
+        hours = rate.hours(what.rows)
+        cost = f", ${hours * what.dollars_per_hour * what.plan.gpus:.2f}" if what.dollars_per_hour else ""
+        console.print(f"{what.rows} rows: {hours:.2f} hours on one engine{cost}", highlight=False)

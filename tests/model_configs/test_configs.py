@@ -1,0 +1,161 @@
+"""Every model's file: its own numbers give the published ones, and vLLM knows what it names."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from daft_vllm.engine.config import vllm_engine_arg_names
+from daft_vllm.errors import OptionError
+from daft_vllm.model_configs import ModelConfig, config_of, count_parameters, derived_config, known_models
+from daft_vllm.model_configs.cards import card_of, cards
+from daft_vllm.model_configs.memory import GIB, plan_memory, sequence_bytes, vllm_defaults, weight_bytes
+from daft_vllm.model_configs.resolution import goals, resolve
+from daft_vllm.model_configs.throughput import estimate_throughput
+
+
+def hf_config(config: ModelConfig) -> object:
+    import copy
+
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**copy.deepcopy(dict(config.config)))
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_the_numbers_give_the_published_count(name: str) -> None:
+    config = known_models()[name]
+    count = count_parameters(hf_config(config))
+    architecture = config.architecture
+    if config.task == "embed" and architecture.embeddings == 2:  # the output matrix is no part of such a model
+        count -= architecture.vocabulary * architecture.hidden_size
+    assert count == pytest.approx(config.parameters, rel=0.02)
+
+
+def test_every_file_is_complete() -> None:
+    names = [config.hub_name.lower() for config in known_models().values()]
+    assert len(set(names)) == len(names) > 50
+    for name, config in known_models().items():
+        assert config.name == name
+        assert isinstance(config.sources["read"], datetime.date)
+        architecture = config.architecture
+        assert architecture.max_model_len == config.max_model_len
+        assert set(architecture.takes) == set(config.modalities) - {"text"}
+        assert bool(architecture.experts) == (config.active_parameters is not None)
+        assert sum(kind.layers for kind in architecture.cache) == architecture.layers
+
+
+def test_vllm_knows_what_is_named() -> None:
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    known = vllm_engine_arg_names()
+    assert known is not None
+    served = ModelRegistry.get_supported_archs()
+    for overlay in (*known_models().values(), *cards().values(), *goals().values()):
+        assert set(overlay.engine_args) <= known
+    for overlay in (*cards().values(), *goals().values()):
+        assert set(overlay.why) == set(overlay.engine_args)
+    for config in known_models().values():
+        prompting = config.prompting
+        assert (
+            prompting.reasoning_parser is None or prompting.reasoning_parser in ReasoningParserManager.list_registered()
+        )
+        assert prompting.tool_parser is None or prompting.tool_parser in ToolParserManager.list_registered()
+        assert (prompting.thinking == "never") == (prompting.reasoning_parser is None)
+        # vLLM runs SmolLM3 by way of transformers.
+        assert config.config["architectures"][0] in served or config.config["model_type"] == "smollm3"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "gib"),
+    [
+        ("gemma-3-27b", 4, 13.1665),  # "Model loading took", vllm-project/vllm#15676
+        ("gemma-3-1b", 1, 1.9134),  # vllm-project/vllm#14696
+    ],
+)
+def test_weights_take_what_vllm_says(model: str, gpus: int, gib: float) -> None:
+    config = known_models()[model]
+    weights = weight_bytes(config.parameters, config.architecture)
+    plan = plan_memory(config.architecture, weights, card_of("H100"), gpus=gpus)
+    assert plan.weights / GIB == pytest.approx(gib, rel=0.1)
+
+
+def test_a_token_of_the_cache() -> None:
+    """Llama-3.1-8B keeps 32 layers of 8 heads of 128 numbers, twice, in 16 bits: 128 KiB a token."""
+    llama = known_models()["llama-3.1-8b"].architecture
+    assert sequence_bytes(llama, 1600) == 1600 * 128 * 1024
+    assert sequence_bytes(llama, 1600, tensor_parallel=8) == 1600 * 16 * 1024
+    assert sequence_bytes(llama, 1600, tensor_parallel=16) == 1600 * 16 * 1024  # a head is the least
+    assert sequence_bytes(llama, 1600, element_bytes=1) == 1600 * 64 * 1024
+    assert sequence_bytes(llama, 1601) == 1616 * 128 * 1024  # whole blocks
+
+
+def test_sliding_windows_keep_less() -> None:
+    gemma = known_models()["gemma-3-27b"].architecture
+    layer = 2 * 16 * 128 * 2
+    assert sequence_bytes(gemma, 512) == 70 * 512 * layer  # 10 full layers, 52 sliding ones in groups of 10
+    long = sequence_bytes(gemma, 131072, batched_tokens=8192)
+    assert long < 0.25 * 70 * 131072 * layer
+    assert sequence_bytes(gemma, 131072, batched_tokens=16384) > long
+
+
+def test_what_fits_where() -> None:
+    def plan(model: str, card: str, **options: object) -> object:
+        config = known_models()[model]
+        weights = weight_bytes(config.parameters, config.architecture, quantization=config.quantization)
+        return plan_memory(config.architecture, weights, card_of(card), **options)  # type: ignore[arg-type]
+
+    assert not plan("gemma-3-27b", "L4").fits  # type: ignore[attr-defined]
+    assert plan("gemma-3-27b", "A100-80").fits  # type: ignore[attr-defined]
+    assert plan("gemma-3-4b", "L4").fits  # type: ignore[attr-defined]
+    assert not plan("llama-3.3-70b", "H100").fits  # type: ignore[attr-defined]
+    assert plan("llama-3.3-70b", "H100", gpus=4).fits  # type: ignore[attr-defined]
+    assert plan("gpt-oss-120b", "H100").fits  # type: ignore[attr-defined]
+    whole = plan("qwen3-8b", "L4", engine_args={"max_model_len": 40960})
+    assert not whole.fits  # type: ignore[attr-defined]
+    fitted = plan("qwen3-8b", "L4")
+    assert 1000 < fitted.max_model_len < 40960  # type: ignore[attr-defined]
+    assert fitted.fits  # type: ignore[attr-defined]
+
+
+def test_throughput_is_bounded_by_the_card() -> None:
+    config = known_models()["qwen3-8b"]
+    weights = weight_bytes(config.parameters, config.architecture)
+    rates = []
+    for card in ("L4", "A100-80", "H100"):
+        plan = plan_memory(config.architecture, weights, card_of(card))
+        rate = estimate_throughput(
+            config.architecture, plan, active_parameters=config.parameters, prompt_tokens=512, output_tokens=128
+        )
+        assert rate is not None
+        assert rate.prompt_tokens < card_of(card).flops / (2 * config.parameters)
+        assert rate.sequences <= vllm_defaults(card_of(card))["max_num_seqs"]
+        rates.append(rate.rows)
+    assert rates == sorted(rates)
+    assert rate.hours(3_600_000, engines=2) == pytest.approx(500 / rate.rows)
+
+
+def test_settings_and_where_they_are_from() -> None:
+    config = known_models()["qwen3-8b"]
+    settings = resolve(config, card=card_of("l4"), goal="long-context", user={"max_num_seqs": 8, "seed": 1})
+    assert settings["reasoning_parser"].origin == "model qwen3-8b"
+    assert (settings["max_num_seqs"].value, settings["max_num_seqs"].origin) == (8, "given")
+    assert resolve(config, goal="long-context")["max_num_seqs"].origin == "goal long-context"
+    with pytest.raises(OptionError, match=r"no goal 'throughputt'\. Did you mean 'throughput'"):
+        resolve(config, goal="throughputt")
+    with pytest.raises(OptionError, match=r"no card 'H10'\. Did you mean 'H100'"):
+        card_of("H10")
+    for dtype in ("float16", "half"):
+        with pytest.raises(OptionError, match=r"gemma-3-4b-it gives empty or garbled answers in float16"):
+            resolve(config_of("google/gemma-3-4b-it"), user={"dtype": dtype})
+    assert resolve(config_of("gemma-3-4b"), user={"dtype": "auto"})
+
+
+def test_models_that_no_file_describes(tiny: str) -> None:
+    config = derived_config(tiny)
+    assert config.parameters == count_parameters(hf_config(config)) > 3_000_000
+    assert config.architecture.layers == 2
+    assert config.max_model_len == 2048

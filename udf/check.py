@@ -1,0 +1,342 @@
+"""``check``: whether a job will run, before a GPU is paid for; no weights are loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import daft
+
+from daft_vllm.engine.config import check_engine_args
+from daft_vllm.engine.devices import GpuClaim, visible_gpus
+from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
+from daft_vllm.model_configs import config_of
+from daft_vllm.model_configs.cards import Card, card_of, cards
+from daft_vllm.model_configs.resolution import resolve
+from daft_vllm.udf import check_model
+from daft_vllm.udf.check_model import Model
+from daft_vllm.udf.parts import Messages, Part, parts_of
+from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
+from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
+
+Status = Literal["ok", "warning", "failure", "skipped"]
+_SAMPLE = 256
+"""Rows whose prompts are tokenized."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Args:
+        name: what.
+        status: ``"skipped"``: it could not be looked at, or there is nothing to look at.
+        seen: what was seen, and for a failure what to do.
+    """
+
+    name: str
+    status: Status
+    seen: str
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What ``check`` found."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return all(check.status != "failure" for check in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for machines."""
+        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{check.status:>8}  {check.name}: {check.seen}" for check in self.checks)
+
+    def __getitem__(self, name: str) -> Check:
+        return next(check for check in self.checks if check.name == name)
+
+
+def check(
+    messages: Messages | None = None,
+    return_format: Any = None,
+    *,
+    df: daft.DataFrame | None = None,
+    model: str = DEFAULT_MODEL,
+    gpu: str | None = None,
+    gpus: float | None = None,
+    max_concurrency: int = 1,
+    batch_size: int | None = None,
+    engine_args: Mapping[str, Any] | None = None,
+    goal: str | None = None,
+    apply_chat_template: bool | None = None,
+    chat_template: str | None = None,
+    **options: Any,
+) -> CheckReport:
+    """Look at everything that can be wrong with a job without loading the model; takes seconds.
+
+    Args:
+        messages: as ``prompt()`` takes them. None: the prompts are not looked at.
+        return_format: as ``prompt()`` takes it.
+        df: the table; its first 256 rows are read, to see how long prompts are. None: none are.
+        model: as ``prompt()`` takes it.
+        gpu: the card to plan for: L4, A10G, A100-40, A100-80, H100, H200. None: the one that is here, if it is known.
+        gpus: GPUs of each engine. None: 1 where ``gpu`` is given or a GPU is visible, else 0.
+        max_concurrency: engines.
+        batch_size: as ``prompt()`` takes it.
+        engine_args: as ``prompt()`` takes them.
+        goal: as ``prompt()`` takes it.
+        apply_chat_template: as ``prompt()`` takes it.
+        chat_template: as ``prompt()`` takes it.
+        **options: the other arguments of ``prompt()``.
+
+    Returns:
+        A report; ``print`` shows a line for each check.
+    """
+    parts = parts_of(messages) if messages is not None else []
+    card = card_of(gpu) if gpu is not None else _card_here()
+    if gpus is None:
+        gpus = 1.0 if gpu is not None or visible_gpus() else 0.0
+    found = Model(model)
+    checks: list[Check] = []
+
+    def look(name: str, at: Callable[[], str | Check]) -> bool:
+        try:
+            seen = at()
+            checks.append(seen if isinstance(seen, Check) else Check(name, "ok", seen))
+        except DaftVLLMError as e:
+            checks.append(Check(name, "failure", str(e)))
+        return checks[-1].status != "failure"
+
+    def engine_options() -> str:
+        check_engine_args(engine_args or {})
+        known = config_of(model)
+        found.engine_args = resolve(known, card=card, goal=goal, user=engine_args)
+        set_here = [f"{name}={setting.value}" for name, setting in found.engine_args.items()]
+        return ", ".join(set_here) or "vLLM's defaults"
+
+    def other_options() -> str:
+        spec_of(
+            [part.kind for part in parts] or ["auto"],
+            use_process=True,
+            model=DEFAULT_MODEL,  # the model itself is looked at below
+            gpus=gpus,
+            apply_chat_template=apply_chat_template,
+            chat_template=chat_template,
+            options={n: v for n, v in options.items() if n not in _OWN},
+            **{n: v for n, v in options.items() if n in _OWN},
+        )
+        return "known, and in range"
+
+    look("engine options", engine_options)
+    look("options", other_options)
+    exists = look("model", lambda: check_model.files(found))
+    described = exists or config_of(model) is not None
+    later: list[tuple[str, Callable[[], str | Check], bool]] = [
+        ("architecture", lambda: check_model.served(found), described),
+        ("chat template", lambda: _chat_template(found, chat_template, apply_chat_template), True),
+        ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
+        ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
+        ("context", lambda: _context(found, parts, df, card, options), described and bool(parts) and df is not None),
+        ("memory", lambda: check_model.memory(found, card, gpus or 0), described),
+        ("GPUs", lambda: _gpus(gpus or 0, max_concurrency), not (gpu is not None and not visible_gpus())),
+        ("cluster", lambda: _cluster(gpus or 0, max_concurrency), daft.get_or_infer_runner_type() == "ray"),
+        ("disk", lambda: check_model.disk(found), described),
+        ("batches", lambda: _batches(df, parts, max_concurrency, batch_size), df is not None),
+    ]
+    for name, at, possible in later:
+        if possible:
+            look(name, at)
+        else:
+            checks.append(Check(name, "skipped", "nothing to look at"))
+    return CheckReport(tuple(checks))
+
+
+_OWN = frozenset(
+    (
+        "retries",
+        "system_message",
+        "examples",
+        "files",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "dedupe",
+        "on_error",
+        "details",
+        "stall_timeout",
+        "progress_folder",
+        "chat_template_kwargs",
+        "describe_schema",
+    )
+)
+
+
+def _card_here() -> Card | None:
+    """Return the card of this machine, if there is one that is known."""
+    try:
+        import pynvml  # type: ignore[import-not-found,unused-ignore]  # where there is a GPU
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        pynvml.nvmlShutdown()
+    except Exception:  # no driver, no package
+        return None
+    name = name.decode() if isinstance(name, bytes) else name
+    return next((card for card in cards().values() if card.full_name == name), None)
+
+
+def _chat_template(model: Model, given: str | None, asked: bool | None) -> str | Check:
+    name = "chat template"
+    if given is not None:
+        return "passed"
+    if asked is False:
+        return "not used: prompts are sent as they are"
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return Check(name, "skipped", "the tokenizer is not on this machine")
+    if tokenizer.chat_template:
+        return "the model's own"
+    config = config_of(model.name)
+    if config is not None and config.prompting.chat_template is not None:
+        return "that of the model's config"
+    said = "the model has none: base models have none. Use the instruction-tuned model, or pass chat_template="
+    if asked:
+        raise ModelError(said)
+    return Check(name, "warning", f"{said}; prompts are sent as they are")
+
+
+def _modalities(model: Model, parts: list[Part], df: daft.DataFrame | None) -> str:
+    wanted = {part.kind for part in parts if part.kind in ("image", "audio")}
+    if df is not None:
+        for part in parts:
+            dtype = df.select(part.column.alias("part")).schema()["part"].dtype
+            while dtype.is_list():
+                dtype = dtype.dtype
+            if dtype.is_image() or dtype.is_fixed_shape_image():
+                wanted.add("image")
+    takes = model.config.modalities
+    for kind in sorted(wanted):
+        if kind not in takes:
+            raise ModelError(f"the prompt has {kind}s, and {model.config.hub_name} takes {', '.join(takes)}.")
+    return f"takes {', '.join(takes)}"
+
+
+def _return_format(return_format: Any, model: Model, options: Mapping[str, Any]) -> str:
+    from daft_vllm.engine.backends import compile_error, held
+    from daft_vllm.udf.return_format import ReturnFormat
+
+    form = ReturnFormat.of(
+        return_format, enforce=options.get("enforce", "strict"), backend=options.get("backend", "auto")
+    )
+    for constraint in form.constraints:
+        one = held(constraint)
+        error = compile_error(one, model.tokenizer) if model.tokenizer is not None else None
+        if error is not None:
+            raise ModelError(f"{one.backend} can't compile it for this model's tokenizer: {error}")
+    return f"a column of {form.dtype}"
+
+
+def _context(
+    model: Model, parts: list[Part], df: daft.DataFrame | None, card: Card | None, options: Mapping[str, Any]
+) -> str | Check:
+    assert df is not None
+    if model.tokenizer is None:
+        return Check("context", "skipped", "the tokenizer is not on this machine")
+    given = model.engine_args.get("max_model_len")
+    context = int(given.value) if given is not None and int(given.value) > 0 else model.config.max_model_len
+    texts = [
+        part.column.cast(daft.DataType.string()).alias(f"p{i}") for i, part in enumerate(parts) if _is_text(part, df)
+    ]
+    if not texts:
+        return Check("context", "skipped", "the prompt has no text")
+    rows = df.limit(_SAMPLE).select(*texts).to_pydict()
+    joined = ["\n".join(text or "" for text in row) for row in zip(*rows.values(), strict=True)]
+    if not joined:
+        return Check("context", "warning", "the table has no rows")
+    around = 0
+    if model.tokenizer.chat_template:
+        empty = [{"role": "user", "content": ""}]
+        around = len(model.tokenizer.apply_chat_template(empty, add_generation_prompt=True, return_dict=False))
+    lengths = sorted(len(ids) + around for ids in model.tokenizer(joined, add_special_tokens=False)["input_ids"])
+    too_long = sum(length >= context for length in lengths)
+    answer = options.get("max_tokens", 1024)
+    said = (
+        f"of {len(lengths)} rows the longest prompt has {lengths[-1]} tokens, half have {lengths[len(lengths) // 2]} "
+        f"or more; the context takes {context}"
+    )
+    if too_long and options.get("truncate_prompt_tokens") is None:
+        raise ModelError(
+            f"{said}: {too_long} rows would be errors. Raise max_model_len in engine_args if the model allows, shorten "
+            "them, or pass truncate_prompt_tokens=-1."
+        )
+    if isinstance(answer, int) and lengths[-1] + answer > context:
+        return Check("context", "warning", f"{said}: the longest leave less than max_tokens={answer} for an answer")
+    return said
+
+
+def _is_text(part: Part, df: daft.DataFrame) -> bool:
+    dtype = df.select(part.column.alias("part")).schema()["part"].dtype
+    return part.kind == "auto" and bool(dtype.is_string() or dtype.is_numeric() or dtype.is_boolean())
+
+
+def _gpus(gpus: float, engines: int) -> str | Check:
+    visible = visible_gpus()
+    if not gpus:
+        if visible:
+            return Check("GPUs", "warning", f"{len(visible)} are visible, and gpus=0 doesn't use them")
+        return "none: the model runs on the CPU"
+    claims: list[GpuClaim] = []
+    try:
+        for number in range(engines):
+            try:
+                claims.append(GpuClaim(gpus, visible))
+            except DeviceError as e:
+                held = f"{number} of {engines} engines found theirs" if number else str(e)
+                raise DeviceError(
+                    f"{engines} x {gpus:g} GPUs are wanted, {len(visible)} are visible "
+                    f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {held}."
+                ) from e
+        return f"{engines} x {gpus:g} of {len(visible)} visible ones are free"
+    finally:
+        for claim in claims:
+            claim.release()
+
+
+def _cluster(gpus: float, engines: int) -> str:
+    import ray
+
+    if not ray.is_initialized():
+        return "Ray is not connected yet"
+    has = ray.cluster_resources().get("GPU", 0)
+    if engines * gpus > has:
+        raise DeviceError(
+            f"{engines} engines x {gpus:g} GPUs are {engines * gpus:g}, and the cluster has {has:g}: lower "
+            f"max_concurrency to {int(has // gpus)}, or add nodes."
+        )
+    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+    if gpus > max(nodes, default=0):
+        raise DeviceError(f"an engine wants {gpus:g} GPUs of one node, and the largest has {max(nodes, default=0):g}.")
+    return f"{engines} x {gpus:g} of {has:g} GPUs"
+
+
+def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_size: int | None) -> str | Check:
+    assert df is not None
+    rows = df.count_rows()
+    media = len(parts) > 1 or any(part.kind != "auto" for part in parts)
+    size = batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE)
+    batches = -(-rows // size)
+    if engines > 1 and batches < engines:
+        fits = max(1, rows // (4 * engines))
+        return Check(
+            "batches",
+            "warning",
+            f"{rows} rows in batches of {size} are {batches} batches for {engines} engines, of which some stay idle: "
+            f"batch_size={fits}.",
+        )
+    return f"{rows} rows in {batches} batches of {size} for {engines} engine{'s' if engines > 1 else ''}"

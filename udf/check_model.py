@@ -1,0 +1,216 @@
+"""What ``check`` looks at in a model: its files, what serves it, its chat template, its size."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from daft_vllm.engine.preflight import local_tokenizer
+from daft_vllm.errors import DaftVLLMError, ModelError
+from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
+from daft_vllm.model_configs.advice import advice
+from daft_vllm.model_configs.cards import Card
+from daft_vllm.model_configs.memory import GIB, plan_memory, weight_bytes
+from daft_vllm.model_configs.resolution import Setting
+
+HUB_SECONDS = 5.0
+"""How long the hub may take to answer."""
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+@dataclass
+class Model:
+    """A model, and what is found out about it on the way.
+
+    Args:
+        name: as it was given.
+        engine_args: settings by name, the user's among them.
+    """
+
+    name: str
+    engine_args: Mapping[str, Setting] = field(default_factory=dict)
+
+    @functools.cached_property
+    def folder(self) -> Path | None:
+        """Where its files are: a folder, or the hub's cache. None: not on this machine."""
+        place = Path(known_folder(self.name)).expanduser()
+        if place.is_dir():
+            return place
+        from huggingface_hub import try_to_load_from_cache
+
+        config = config_of(self.name)
+        name = config.hub_name if config is not None else self.name
+        try:
+            found = try_to_load_from_cache(name, "config.json")
+        except ValueError:  # no name of a repository
+            return None
+        return Path(found).parent if isinstance(found, str) else None
+
+    @functools.cached_property
+    def config(self) -> ModelConfig:
+        """Its config, from its file here or from its ``config.json``. Raises ``ModelError``."""
+        known = config_of(self.name)
+        return known if known is not None else derived_config(str(self.folder or self.name))
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """Its tokenizer; None if it isn't on this machine."""
+        given = self.engine_args.get("tokenizer")
+        return local_tokenizer(str(given.value if given is not None else self.folder or self.name))
+
+    @property
+    def dummy(self) -> bool:
+        """Whether its weights are random numbers, and never read."""
+        given = self.engine_args.get("load_format")
+        return given is not None and given.value == "dummy"
+
+
+def files(model: Model) -> str:
+    """Return where the model is, and that it is whole.
+
+    Raises:
+        ModelError: a file is missing, the hub doesn't have it or can't be asked, or a licence has to be accepted.
+    """
+    known = config_of(model.name)
+    folder = model.folder
+    if folder is not None:
+        missing = [] if model.dummy else missing_weights(folder)
+        if not missing:
+            return f"{folder}, complete"
+        if Path(model.name).expanduser().is_dir():
+            raise ModelError(f"the folder {str(folder)!r} is not complete: {missing[0]} is missing.")
+    if known is not None and known.package is not None:
+        known.package.folder()
+        return f"carried by the package {known.package.distribution}, converted on first use"
+    if model.name.startswith((".", "/", "~")) or model.name.count("/") > 1:
+        raise ModelError(f"there is no folder {model.name!r}.")
+    return _on_hub(known.hub_name if known is not None else model.name, known)
+
+
+def missing_weights(folder: Path) -> list[str]:
+    """Return the files of weights that a folder should have and doesn't."""
+    for index in folder.glob("*.index.json"):
+        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        return sorted(name for name in named if not (folder / name).exists())
+    return [] if any(next(folder.glob(kind), None) for kind in _WEIGHTS) else ["every file of weights"]
+
+
+def _on_hub(name: str, known: ModelConfig | None) -> str:
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    if known is not None and known.gated and get_token() is None:
+        raise ModelError(f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN.")
+    names = {known.lower(): known for config in known_models().values() for known in (config.hub_name, config.name)}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
+    hint = f" Did you mean {names[near[0]]!r}?" if near and near[0] != name.lower() else ""
+    if os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise ModelError(f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set.{hint}")
+    try:
+        info = HfApi().model_info(name, timeout=HUB_SECONDS)
+    except GatedRepoError as e:
+        raise ModelError(
+            f"{name} is gated, and this token has no access: accept its licence on https://huggingface.co/{name}."
+        ) from e
+    except RepositoryNotFoundError as e:
+        raise ModelError(f"the hub has no model {name!r}.{hint}") from e
+    except Exception as e:
+        why = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise ModelError(f"{name!r} is not on this machine, and the hub can't be asked: {why}.{hint}") from e
+    if info.gated and get_token() is None:
+        raise ModelError(f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN.")
+    return f"on the hub, {info.downloads or 0} downloads a month; not on this machine yet"
+
+
+def served(model: Model) -> str:
+    """Return that the installed vLLM serves the architecture.
+
+    Raises:
+        ModelError: it doesn't.
+    """
+    names = [str(name) for name in model.config.config.get("architectures") or ["?"]]
+    known = vllm_architectures()
+    if known is None:
+        return f"{names[0]}; vLLM is not installed here to be asked"
+    if not set(names) & known:
+        near = difflib.get_close_matches(names[0], known, n=1)
+        hint = f" The nearest that it serves is {near[0]}." if near else ""
+        raise ModelError(f"the installed vLLM has no architecture {names[0]}.{hint} transformers may still run it.")
+    return names[0]
+
+
+@functools.cache
+def vllm_architectures() -> frozenset[str] | None:
+    """Return the architectures of the installed vLLM, read from its source text; None where it isn't installed."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    source = Path(spec.submodule_search_locations[0]) / "model_executor" / "models" / "registry.py"
+    return frozenset(re.findall(r'^    "(\w+)": \(', source.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def memory(model: Model, card: Card | None, gpus: float) -> str:
+    """Return that the model fits a card; or, on a CPU, this machine's memory.
+
+    Raises:
+        ModelError: it doesn't, and what would.
+    """
+    config = model.config
+    args = {name: setting.value for name, setting in model.engine_args.items()}
+    dtype = str(args.get("dtype", "auto"))
+    weights = weight_bytes(
+        config.parameters,
+        config.architecture,
+        dtype="bfloat16" if dtype == "auto" else dtype,
+        quantization=args.get("quantization") or config.quantization,
+    )
+    if card is None:
+        if gpus:
+            return f"{weights / GIB:.1f} GiB of weights; no card is known: gpu= names one"
+        free = psutil.virtual_memory().available
+        if weights > free:
+            raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
+        return f"{weights / GIB:.1f} GiB of weights, {free / GIB:.1f} GiB of memory free"
+    plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
+    if plan.fits:
+        return (
+            f"{plan.gpus} x {card.name}: {plan.weights / GIB:.1f} GiB of weights, {plan.cache / GIB:.1f} GiB for the "
+            f"KV cache: a context of {plan.max_model_len}, {plan.concurrency:.1f} of that length at once"
+        )
+    raise ModelError(f"it doesn't fit {plan.gpus} x {card.name}: {' '.join(advice(config, plan, weights, args))}")
+
+
+def disk(model: Model) -> str:
+    """Return that there is room for the model's files, and for what vLLM's processes share.
+
+    Raises:
+        ModelError: there isn't.
+    """
+    shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
+    said = f"{shared / GIB:.1f} GiB of shared memory" if shared is not None else "no /dev/shm"
+    if model.folder is not None:
+        return said
+    place = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or "~/.cache").expanduser()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    try:
+        needs = weight_bytes(model.config.parameters, model.config.architecture, quantization=model.config.quantization)
+    except DaftVLLMError:
+        return f"{said}; {free / GIB:.0f} GiB of disk free"
+    if needs > free:
+        raise ModelError(
+            f"the model's files take {needs / GIB:.0f} GiB, and {place} has {free / GIB:.0f}: set HF_HOME elsewhere."
+        )
+    return f"{said}; {free / GIB:.0f} GiB of disk free for {needs / GIB:.0f} GiB of files"
