@@ -86,6 +86,8 @@ def read(data: str, subset: str) -> daft.DataFrame:
         df = daft.read_parquet(place)
     except FileNotFoundError as e:
         raise OptionError(f"there is no Parquet file at {place!r}.") from e
+    except Exception as e:
+        raise OptionError(f"{place!r} can't be read: {type(e).__name__}: {e}") from e
     missing = {"images", "texts"} - set(df.column_names)
     if missing:
         raise OptionError(

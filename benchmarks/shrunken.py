@@ -183,6 +183,8 @@ def qwen25_vl(base: str, folder: Path) -> str:
         text_config={
             **_TEXT,
             "vocab_size": len(tokenizer),
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
             "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e6},
         },
         vision_config={

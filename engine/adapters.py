@@ -20,7 +20,8 @@ def check_adapters(adapters: Mapping[str, str]) -> None:
         if not name or not isinstance(name, str) or not isinstance(place, str):
             raise OptionError(f"adapters are folders or names on the hub by names of yours, got {name!r}: {place!r}.")
         path = Path(place).expanduser()
-        if path.is_absolute() or place.startswith((".", "~")) or path.is_dir() or place.count("/") > 1:
+        local = path.is_absolute() or place.startswith((".", "~")) or place.count("/") > 1
+        if local or path.is_dir() or (path.parts and Path(path.parts[0]).is_dir()):
             _rank(name, path)
 
 
@@ -63,8 +64,10 @@ def adapter_args(folders: Mapping[str, str], engine_args: Mapping[str, Any]) -> 
     given = engine_args.get("max_lora_rank")
     if given is not None and int(given) < rank:
         raise OptionError(f"max_lora_rank={given} is less than the rank of an adapter, {rank}: leave it out.")
-    running = min(len(folders), _RUNNING)
-    wanted = {"enable_lora": True, "max_lora_rank": min(possible), "max_loras": running, "max_cpu_loras": len(folders)}
+    kept = int(engine_args.get("max_cpu_loras") or len(folders))
+    running = int(engine_args.get("max_loras") or min(kept, _RUNNING))
+    kept = max(kept, running)
+    wanted = {"enable_lora": True, "max_lora_rank": min(possible), "max_loras": running, "max_cpu_loras": kept}
     return {name: value for name, value in wanted.items() if name not in engine_args}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -174,15 +175,20 @@ class Core:
             kill_processes(started)
             raise
 
-    async def load_adapters(self) -> None:
+    async def load_adapters(self, seconds: float) -> None:
         """Load every adapter now: one that fails later, in a step, takes vLLM's core down.
+
+        Args:
+            seconds: how long one may take.
 
         Raises:
             ModelError: vLLM can't load one.
         """
         for name, adapter in self._adapters.items():
             try:
-                await self.llm.add_lora(adapter)
+                await asyncio.wait_for(self.llm.add_lora(adapter), seconds)
+            except TimeoutError:
+                raise ModelError(f"the adapter {name!r} did not load within {seconds:g} seconds.") from None
             except Exception as e:
                 raise ModelError(f"vLLM can't load the adapter {name!r} from {adapter.path!r}: {e}") from e
 

@@ -182,7 +182,7 @@ class EngineThread:
         self._queue = PrefixQueue(core.block_size, core.max_num_seqs)
         self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
         try:
-            await core.load_adapters()
+            await core.load_adapters(self.config.stall_timeout)
             self._opened = time.monotonic()
             self._ready.set_result(core)
             while not self._stop.is_set():

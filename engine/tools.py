@@ -10,7 +10,15 @@ from typing import Any
 from daft_vllm.engine.request import ErrorValue, Outcome, ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, suggest
 
-_START_NAMES = re.compile(r"start|begin|bot_token", re.IGNORECASE)
+_BEGINS = re.compile(
+    r"<tool_call>\s*(?=[{<]|\w+\s*[\n<])"  # Hermes, Qwen, GLM, Granite
+    r"|<function=\w|<start_function_call>|<\|tool_call>?"
+    r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|action_start\|>|(?:<\|tool_calls?(?:_section)?(?:_begin)?\|>|<tool_calls>)(?=\s*[\[{<\w])"
+    r"|<\w+:tool_call>|<\uff5ctool\u2581calls?\u2581begin\uff5c>|<\uff5cDSML\uff5c|functools\s*\[|to=functions\."
+)
+"""What begins a call in the formats that vLLM's parsers read, with what tells it from a mention of it."""
+_LISTS = frozenset(("pythonic", "llama4_pythonic", "olmo3", "xlam", "phi4_mini_json"))
+"""Parsers of formats in which a call is a list and nothing else."""
 _HARMONY = "gpt_oss"
 
 
@@ -69,12 +77,18 @@ class ToolReader:
         reasoning, content, calls = parser.parse(
             outcome.text, request, enable_auto_tools=True, model_output_token_ids=list(token_ids)
         )
-        answer = outcome.text.rpartition(reasoning)[2] if reasoning else outcome.text
-        if not calls and (mark := _begun_call(parser.tool_parser, answer)):
+        end = getattr(parser.reasoning_parser, "reasoning_end_str", None) if thinking else None
+        ended = not end or end in outcome.text
+        answer = outcome.text.partition(end)[2] if end and ended else outcome.text
+        outcome = outcome._replace(reasoning=(reasoning or "").strip() if thinking else None)
+        if not ended and not calls:
+            error = ErrorValue("invalid_output", "the model's thinking never ended, and it gave no answer")
+            return outcome._replace(error=error)
+        if (mark := _unread(toolbox.parser, answer, len(calls or ()))) is not None:
             error = ErrorValue("invalid_output", f"the answer begins a call, with {mark!r}, that can't be read")
-            return outcome._replace(error=error, reasoning=reasoning)
+            return outcome._replace(error=error)
         found = tuple(ToolCall(call.name, call.arguments) for call in calls or ())
-        return outcome._replace(reasoning=reasoning, tool_answer=ToolAnswer(content or None, found))
+        return outcome._replace(tool_answer=ToolAnswer(content or None, found))
 
     def _parts(self, toolbox: Toolbox, *, thinking: bool) -> tuple[Any, Any, list[Any]]:
         """Return vLLM's parser class for these tools, the request that it is told, and the tools as vLLM has them."""
@@ -110,11 +124,21 @@ class ToolReader:
         return parser_class(self._tokenizer, tools, model_config=self._model_config, **kwargs)
 
 
-def _begun_call(parser: Any, text: str) -> str | None:
-    """Return what begins a call in a text in which the parser found none: vLLM's parsers log it, and go on."""
-    for name in dir(parser):
-        if _START_NAMES.search(name) and not name.startswith("__"):
-            mark = getattr(parser, name, None)
-            if isinstance(mark, str) and len(mark.strip()) > 2 and mark in text:
-                return mark
+def _unread(parser: str, text: str, calls: int) -> str | None:
+    """Return what begins a call that the parser didn't read: vLLM's parsers log one, or drop it, and go on.
+
+    Args:
+        parser: vLLM's name of it.
+        text: the answer.
+        calls: how many calls were read.
+    """
+    begins = [found[0].strip() for found in _BEGINS.finditer(text)]
+    if begins and not calls:
+        return begins[0]
+    if text.count("<tool_call>") > max(calls, 1) and begins.count("<tool_call>") > calls:
+        return "<tool_call>"
+    if text.count("<function=") > text.count("</function>"):
+        return "<function="
+    if parser in _LISTS and not calls and re.match(r"\s*\[\s*[{\w]", text):
+        return "["
     return None

@@ -165,6 +165,9 @@ class PromptActor:
             if isinstance(prompt, Outcome):
                 refused[i] = prompt
                 continue
+            if prompt is None:
+                refused[i] = Outcome.failed("null_prompt", "the prompt is null")
+                continue
             try:
                 if isinstance(sampling, OptionError):
                     raise sampling
@@ -255,15 +258,15 @@ class PromptActor:
                 check_before_load(config, spec.format.constraints)
                 if spec.toolbox is not None:
                     check_tool_parser(spec.toolbox.parser)
-                self._engine = shared_engine(
+                engine = shared_engine(
                     config,
                     check_chat_template=spec.needs_chat_template,
                     claim_gpus=spec.claim_gpus and not _in_ray_actor(),
                 )
-                self._engine.check_media(spec.media)
+                engine.check_media(spec.media)
                 if spec.toolbox is not None:
-                    self._engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))
-                if spec.apply_chat_template is None and not self._engine.has_chat_template:
+                    engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))
+                if spec.apply_chat_template is None and not engine.has_chat_template:
                     logger.warning(
                         "the model %r has no chat template: it gets the prompts as they are, and goes on with them. "
                         "chat_template= passes one; apply_chat_template=False says that it is meant.",
@@ -276,9 +279,10 @@ class PromptActor:
                         chat_template_kwargs=spec.chat_template_kwargs,
                         thinking=spec.thinking,
                     )
-                    self._engine.check_constraints(spec.format.constraints, like)
-                self._engine.forget_answers()  # those of earlier queries
-                self._before = self._counted = self._engine.stats()
+                    engine.check_constraints(spec.format.constraints, like)
+                engine.forget_answers()  # those of earlier queries
+                self._before = self._counted = engine.stats()
+                self._engine = engine  # not before: other batches wait for these checks
                 logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
                 if spec.progress_folder is not None and self._progress is None:
                     self._progress = ProgressWriter(spec.progress_folder, self._counters)

@@ -22,6 +22,8 @@ _RETRIES = 3
 _HOST_SECONDS = 60
 """How long a host's addresses are taken for known."""
 _CHUNK = 1 << 20
+_MOST_SKIPPED = 64 << 20
+"""What is read and thrown away at most, to get at the middle of a file of a server that gives no ranges."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 
@@ -62,6 +64,8 @@ def fetch_public(url: str, most: int, start: int = 0) -> bytes:
             if response.status not in (200, 206):
                 raise MediaError("unavailable_media", f"{first!r}: the server answers {response.status}")
             skip = start if response.status == 200 else 0  # servers may ignore a range
+            if skip > _MOST_SKIPPED:
+                raise MediaError("unavailable_media", f"{first!r}: the server gives no part of a file, only all of it")
             data = bytearray()
             while len(data) < most and (chunk := response.read(_CHUNK)):
                 data += chunk[skip:]

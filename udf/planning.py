@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import daft
@@ -116,8 +117,8 @@ def spec_of(
             offered, tool_choice, parallel=parallel_tool_calls, enforce=enforce, backend=backend
         )
         toolbox = toolbox_of(offered, tool_parser or prompting.tool_parser) if tool_choice == "auto" else None
-    elif tool_choice != "auto" or tool_parser is not None:
-        raise OptionError("tool_choice and tool_parser are about tools=[...], which is empty.")
+    elif tool_choice != "auto" or tool_parser is not None or not parallel_tool_calls:
+        raise OptionError("tool_choice, tool_parser and parallel_tool_calls are about tools=[...], which is empty.")
     else:
         form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
     # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
@@ -140,10 +141,12 @@ def spec_of(
         chat_template=chat_template or prompting.chat_template,
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
-        adapters=dict(adapters or {}),
+        adapters={name: _absolute(place) for name, place in (adapters or {}).items()},
         gpus=gpus,
         stall_timeout=stall_timeout,
     )
+    told_apart = bool(form.constraints) or toolbox is not None
+    thinks = _thinking(thinking, engine, told_apart=told_apart, apply_chat_template=apply_chat_template)
     spec = PromptSpec(
         engine=engine,
         sampling=SamplingOptions.of(_of_every_row(options)),
@@ -155,10 +158,10 @@ def spec_of(
         examples=examples_of(examples),
         row_system_message=isinstance(system_message, daft.Expression),
         preambles=_preambles(form) if describe_schema and apply_chat_template is not False else {},
-        thinking=_thinking(thinking, form, engine, apply_chat_template=apply_chat_template),
+        thinking=thinks,
         retries=retries,
         apply_chat_template=apply_chat_template,
-        chat_template_kwargs={**prompting.chat_template_kwargs, **(chat_template_kwargs or {})} or None,
+        chat_template_kwargs=_template_kwargs(prompting, chat_template_kwargs, thinks),
         on_error=on_error,
         row_options=tuple(row_options),
         dedupe=dedupe,
@@ -202,17 +205,34 @@ def _preambles(form: ReturnFormat) -> dict[str | None, str | None]:
 
 
 def _thinking(
-    asked: bool | None, form: ReturnFormat, engine: EngineConfig, *, apply_chat_template: bool | None
+    asked: bool | None, engine: EngineConfig, *, told_apart: bool, apply_chat_template: bool | None
 ) -> bool | None:
-    """Return what the engine is told about thinking."""
+    """Return what the engine is told about thinking; ``told_apart``: whether the answer is more than text."""
     if asked and not reasoning_parser(engine):
         raise OptionError(
             "thinking=True needs to know where this model's thinking ends: pass vLLM's name of its parser, "
             'engine_args={"reasoning_parser": "qwen3"} for example.'
         )
-    if asked is None and form.constraints and apply_chat_template is not False:
-        return False  # else the constraint would hold the thinking
+    if asked is None and told_apart and apply_chat_template is not False:
+        return False  # else the constraint would hold the thinking, or a call be taken for one that was only considered
     return asked
+
+
+def _template_kwargs(
+    prompting: Prompting, given: Mapping[str, Any] | None, thinking: bool | None
+) -> dict[str, Any] | None:
+    """Return the chat template's arguments: the model's, over them the user's, of which ``thinking`` is one."""
+    kwargs = dict(prompting.chat_template_kwargs)
+    if thinking is not None:
+        for name in ("enable_thinking", "thinking"):
+            kwargs.pop(name, None)
+    return {**kwargs, **(given or {})} or None
+
+
+def _absolute(place: str) -> str:
+    """Return where a folder is for every process; names on a hub stay."""
+    path = Path(place).expanduser()
+    return str(path.resolve()) if path.is_dir() else place
 
 
 def _of_every_row(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from daft.ai.typing import UDFOptions
 
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.actor import PromptActor
+from daft_vllm.udf.formats import PerRow
 from daft_vllm.udf.parts import PartKind
 from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE
@@ -40,7 +41,10 @@ class Provider(DaftProvider):
     """Answers ``daft.functions.prompt(..., provider=Provider(...))`` with vLLM in this query.
 
     Use it for code that is written for Daft's function; ``daft_vllm.prompt`` does more (``details``, ``turns``, options
-    by row), and hands batches on in place of rows. Rows that fail are null and logged unless ``on_error="raise"``.
+    by row), and hands batches on in place of rows. Rows that fail are null and logged unless ``on_error="raise"``. The
+    column's type is the one that Daft makes of ``return_format``: a string column, of JSON where it isn't text, or one
+    of Python objects (of a dataclass, a ``Decimal``) where Daft has no other; numbers in a prompt are told as Python
+    has them.
 
     Args:
         name: what sessions call it. Default ``"daft-vllm"``.
@@ -80,6 +84,8 @@ class Provider(DaftProvider):
                 raise OptionError(
                     f"{option} is a column, which Daft's prompt can't hand on: use daft_vllm.prompt(...)."
                 )
+        if isinstance(return_format, PerRow):
+            raise OptionError("PerRow has a column, which Daft's prompt can't hand on: use daft_vllm.prompt(...).")
         engines = given.pop("max_concurrency", 1)
         if not isinstance(engines, int) or engines < 1:
             raise OptionError(f"max_concurrency is a whole number of at least 1, got {engines!r}.")

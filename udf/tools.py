@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from daft_vllm.engine.request import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, SchemaError
 from daft_vllm.udf.formats import Tools
 from daft_vllm.udf.return_format import Parsed, ReturnFormat
-from daft_vllm.udf.validation import validator_of
+from daft_vllm.udf.validation import is_resolved, validator_of
 
 CALL = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
 CALLS = DataType.struct({"content": DataType.string(), "tool_calls": DataType.list(CALL)})
@@ -64,9 +64,11 @@ class CallFormat(ReturnFormat):
             try:
                 jsonschema.Draft202012Validator.check_schema(schema)
             except jsonschema.SchemaError as e:
-                raise SchemaError(
-                    f"the parameters of {name} are no JSON Schema, at {e.json_path}: {e.message}"
-                ) from None
+                said = f"the parameters of {name} are no JSON Schema, at {e.json_path}: {e.message}"
+                raise SchemaError(said) from None
+            for reference in _references(schema):
+                if not is_resolved(schema, reference):
+                    raise SchemaError(f"the parameters of {name} refer to {reference!r}, which is not there.")
         most = None if parallel and tool_choice in ("auto", "required") else 1
         if tool_choice == "auto":
             return cls(None, CALLS, parameters=parameters, most=most)
@@ -82,13 +84,16 @@ class CallFormat(ReturnFormat):
         """Return the calls of an answer; one that its tool doesn't take makes the row an error."""
         if outcome.error is not None or outcome.text is None:
             return Parsed(None, outcome.error)
-        answer = outcome.tool_answer
+        try:
+            return self._parsed(outcome.text, outcome.tool_answer)
+        except Exception as e:  # what a model can write is more than what validators foresee: half an emoji, 1e30
+            return _invalid(f"the calls can't be read: {type(e).__name__}: {e}")
+
+    def _parsed(self, text: str, answer: ToolAnswer | None) -> Parsed:
         if answer is None:
-            try:
-                calls = [ToolCall(c["name"], json.dumps(c["arguments"])) for c in pydantic_core.from_json(outcome.text)]
-            except (ValueError, TypeError, KeyError) as e:
-                return _invalid(f"the calls can't be read: {e}")
+            calls = [ToolCall(c["name"], json.dumps(c["arguments"])) for c in pydantic_core.from_json(text)]
             answer = ToolAnswer(None, tuple(calls))
+        answer = answer._replace(calls=tuple(call._replace(arguments=call.arguments or "{}") for call in answer.calls))
         if self.most is not None and len(answer.calls) > self.most:
             return _invalid(f"the model made {len(answer.calls)} calls, and {self.most} is allowed")
         for call in answer.calls:
@@ -101,7 +106,7 @@ class CallFormat(ReturnFormat):
         if call.name not in self.parameters:
             return f"the model called {call.name!r}: there is no such tool, but {', '.join(self.parameters)}"
         try:
-            arguments = pydantic_core.from_json(call.arguments or "{}", allow_inf_nan=False)
+            arguments = pydantic_core.from_json(call.arguments, allow_inf_nan=False)
         except ValueError as e:
             return f"the arguments of {call.name} are not JSON: {e}"
         wrong = best_match(validator_of(self.parameters[call.name]).iter_errors(arguments))
@@ -125,6 +130,18 @@ def toolbox_of(tools: Tools, parser: str | None) -> Toolbox:
 def tools_of(given: Sequence[Any] | Tools) -> Tools:
     """Return the tools that ``prompt()`` was given."""
     return given if isinstance(given, Tools) else Tools(given)
+
+
+def _references(part: Any) -> Iterator[str]:
+    """Return all references in a schema."""
+    if isinstance(part, Mapping):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for one in part.values():
+            yield from _references(one)
+    elif isinstance(part, list):
+        for one in part:
+            yield from _references(one)
 
 
 def _invalid(message: str) -> Parsed:

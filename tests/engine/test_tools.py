@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from benchmarks import shrunken
 from daft_vllm import OfflineEngine, Outcome
 from daft_vllm.engine.request import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.engine.tools import ToolReader
@@ -58,8 +59,45 @@ def test_calls_that_are_not_whole(reader: ToolReader) -> None:
     assert cut.error.code == "truncated"
     two = '<tool_call>{"name": "add", "arguments": {}}</tool_call>' * 2
     assert read(reader, "hermes", two).tool_answer == ToolAnswer(None, (ToolCall("add", "{}"),) * 2)
+    for parser, text in (
+        ("pythonic", "[add(a=1, b=foo)]"),
+        ("xlam", '[{"name": "add", "arguments": {"a": 1'),
+        ("qwen3_xml", 'Sure. <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'),
+        ("qwen3_xml", "<tool_call>\n<function=add>\n<parameter=a>1"),
+        ("phi4_mini_json", 'functools[{"name": "add"'),
+        ("hermes", '<tool_call>{"name": "add", "arguments": {}}</tool_call><tool_call>{"name": "ad</tool_call>'),
+    ):
+        outcome = read(reader, parser, text)
+        assert outcome.error is not None, (parser, outcome)
+        assert "that can't be read" in outcome.error.message
+    # A mention is no call.
+    for parser, text in (
+        ("phi4_mini_json", "You can cache it with functools.lru_cache."),
+        ("hermes", "A model writes <tool_call> before a call."),
+    ):
+        assert read(reader, parser, text).tool_answer == ToolAnswer(text, ())
     failed = Outcome.failed("engine_error", "x")
     assert reader.read(failed, [], Toolbox((ADD,), "hermes"), thinking=False) is failed
+
+
+def test_thinking_comes_before_the_calls(engine: OfflineEngine, smollm2: str) -> None:
+    llm = engine._state.core.llm
+    reader = ToolReader(shrunken.qwen_tokenizer(smollm2), llm.model_config, "qwen3")
+
+    def read(text: str) -> Outcome:
+        return reader.read(Outcome(text, "stop"), [1, 2, 3], Toolbox((ADD,), "hermes"), thinking=True)
+
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    outcome = read(f"maybe I call it\n</think>\n\n{call}")
+    assert outcome.reasoning == "maybe I call it"
+    assert outcome.tool_answer == ToolAnswer(None, (ToolCall("add", '{"a": 1}'),))
+    unended = read("I will never end thinking").error
+    assert unended is not None
+    assert "thinking never ended" in unended.message
+    broken = read('a</think>I say <tool_call>{"name": "add"a').error
+    assert broken is not None
+    assert "can't be read" in broken.message
+    assert read("a</think>Nothing.").tool_answer == ToolAnswer("Nothing.", ())
 
 
 def test_special_tokens_are_kept_where_a_parser_looks_for_them(reader: ToolReader) -> None:

@@ -95,7 +95,8 @@ def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
         spec = spec_of(["auto"], use_process=True, model=model, gpus=0, thinking=True, tools=[weather], options={})
         assert spec.engine.chat_template == "{{ x }}"
         assert spec.engine.engine_args == {"reasoning_parser": "qwen3"}
-        assert spec.chat_template_kwargs == {"enable_thinking": False, "other": 1}
+        assert spec.chat_template_kwargs == {"other": 1}  # thinking=True goes before the config
+        assert spec.thinking is True
         assert spec.toolbox is not None
         assert spec.toolbox.parser == "hermes"
     given = {"chat_template": "{{ y }}", "chat_template_kwargs": {"other": 2}, "tool_parser": "llama3_json"}
@@ -105,7 +106,8 @@ def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert spec.engine.chat_template == "{{ y }}"
     assert spec.engine.engine_args == args
-    assert spec.chat_template_kwargs == {"enable_thinking": False, "other": 2}
+    assert spec.chat_template_kwargs == {"other": 2}
+    assert spec.thinking is False  # a call that is only thought of is none
     assert spec.toolbox is not None
     assert spec.toolbox.parser == "llama3_json"
     assert spec_of(["auto"], use_process=True, model="owner/other", gpus=0, options={}).chat_template_kwargs is None

@@ -12,6 +12,7 @@ import pytest
 from daft import col
 
 from daft_vllm import close_engines, prompt
+from daft_vllm.engine.adapters import adapter_args
 from daft_vllm.errors import ModelError, OptionError
 from tests.conftest import TINY_ARGS
 
@@ -93,6 +94,10 @@ def test_adapters_that_cannot_be_used(tiny: str, adapters: dict[str, str], tmp_p
     refused(ModelError, "has no weights", adapters={"x": str(tmp_path / "empty")})
     (tmp_path / "empty" / "adapter_config.json").write_text('{"peft_type": "IA3"}')
     refused(ModelError, "no LoRA adapter", adapters={"x": str(tmp_path / "empty")})
+    given = adapter_args(adapters, {"max_loras": 8})
+    assert given == {"enable_lora": True, "max_lora_rank": 16, "max_cpu_loras": 8}
+    assert adapter_args(adapters, {"max_cpu_loras": 1})["max_loras"] == 1
+    assert adapter_args(adapters, {})["max_loras"] == 4
     df = daft.from_pydict({"id": [0], "q": ["hello"]})
     with pytest.raises(OptionError, match="less than the rank of an adapter, 12"):
         answered(tiny, df, adapters, engine_args={**TINY_ARGS, "max_lora_rank": 8})

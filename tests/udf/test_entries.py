@@ -13,7 +13,7 @@ from daft import DataType, Session, col, lit
 from daft.functions import prompt as daft_prompt
 from pydantic import BaseModel, Field
 
-from daft_vllm import OfflineEngine, Provider, Regex, prompt, template
+from daft_vllm import OfflineEngine, PerRow, Provider, Regex, prompt, template
 from daft_vllm.errors import OptionError, RowError, SchemaError
 from tests.conftest import ENGINE_ARGS
 
@@ -170,6 +170,11 @@ def test_a_session_finds_the_provider(engine: OfflineEngine, smollm2: str) -> No
 def test_what_the_provider_refuses(options: dict[str, Any], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         Provider(gpus=0, **options)
+
+
+def test_formats_by_row_need_our_own_prompt() -> None:
+    with pytest.raises(OptionError, match="PerRow has a column"):
+        Provider(gpus=0).get_prompter(return_format=PerRow(col("kind"), {"a": ["x"], "b": ["y"]}))
 
 
 def test_the_descriptor_travels() -> None:

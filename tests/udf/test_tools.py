@@ -145,6 +145,7 @@ def test_calls_are_validated(form: CallFormat) -> None:
         ("add", '{"a": NaN, "b": 1}', "not JSON"),
         ("Search", '{"kind": "song", "words": ["x"]}', "'song' is not one of"),
         ("Search", '{"kind": "film", "words": []}', "words"),
+        ("add", '{"a": "\ud83d"}', "can't be read"),
     ):
         error = form.parse_outcome(None, outcome((name, arguments))).error
         assert error is not None
@@ -174,6 +175,12 @@ def test_calls_are_validated(form: CallFormat) -> None:
         ({"tools": [add], "return_format": int}, OptionError, "exclude each other"),
         ({"tools": [add], "tool_parser": "hermes", "apply_chat_template": False}, OptionError, "chat template"),
         ({"tool_choice": "required"}, OptionError, "empty"),
+        ({"parallel_tool_calls": False}, OptionError, "empty"),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": {"$ref": "#/$defs/Missing"}}}]},
+            SchemaError,
+            "refer to '#/.defs/Missing', which is not there",
+        ),
         ({"tools": [add, add], "tool_parser": "hermes"}, SchemaError, "different names"),
         ({"tools": [42], "tool_parser": "hermes"}, SchemaError, "is no tool"),
         (

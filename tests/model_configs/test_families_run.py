@@ -1,0 +1,109 @@
+"""One model of each architecture that is described, shrunken, through vLLM with the settings of its file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import daft
+import numpy as np
+import pytest
+from daft import DataType, col
+
+from benchmarks import shrunken
+from daft_vllm import prompt
+from daft_vllm.model_configs import ModelConfig, known_models
+from daft_vllm.model_configs.resolution import resolve
+from tests.conftest import TINY_ARGS
+
+pytestmark = [pytest.mark.slow, pytest.mark.other_engine]
+TEXT = [
+    "gemma-3-1b",
+    "gpt-oss-20b",
+    "llama-3.1-8b",
+    "mistral-small-3-24b",
+    "phi-4",
+    "qwen2.5-7b",
+    "qwen3-30b-a3b",
+    "qwen3-8b",
+    "r1-distill-qwen-7b",
+    "smollm3-3b",
+]
+IMAGES: dict[str, Callable[[str, Path], str]] = {
+    "gemma-3-4b": shrunken.gemma3,
+    "qwen2.5-vl-7b": shrunken.qwen25_vl,
+    "qwen3-vl-8b": shrunken.qwen3_vl,
+    "smolvlm": shrunken.smolvlm,
+}
+
+
+def shrunk(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
+    """Return the model's config with everything that is large made small; what kind of model it is stays."""
+    small = copy.deepcopy(dict(config.config))
+    pattern = 6 if "gemma" in small["model_type"] else 2
+    small |= {"num_hidden_layers": pattern, "hidden_size": 128, "intermediate_size": 256, "vocab_size": vocabulary}
+    grouped = small["num_attention_heads"] // small["num_key_value_heads"]
+    small |= {"num_attention_heads": 4, "num_key_value_heads": max(1, 4 // grouped), "head_dim": 32}
+    for name, size in (
+        ("num_experts", 8),
+        ("num_local_experts", 8),
+        ("num_experts_per_tok", 2),
+        ("moe_intermediate_size", 64),
+        ("sliding_window", 64),
+    ):
+        if small.get(name) is not None:
+            small[name] = size
+    return {
+        **small,
+        "max_position_embeddings": 4096,
+        "dtype": "float32",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+    }
+
+
+def answered(config: ModelConfig, folder: str, messages: Any, df: daft.DataFrame) -> list[dict[str, Any]]:
+    settings = {name: setting.value for name, setting in resolve(config).items()}
+    args = {**settings, **TINY_ARGS, "max_model_len": 1024}
+    fixed: dict[str, Any] = {"model": folder, "gpus": 0, "use_process": False, "details": True, "engine_args": args}
+    asked = prompt(messages, ["yes", "no"], chat_template_kwargs=config.prompting.chat_template_kwargs, **fixed)
+    free = prompt(messages, max_tokens=8, ignore_eos=True, **fixed)
+    rows = df.select("id", asked.alias("asked"), free.alias("free")).to_pylist()
+    assert [row["id"] for row in rows] == df.to_pydict()["id"]
+    for row in rows:
+        assert row["asked"]["value"] in ("yes", "no"), row
+        assert row["free"]["completion_tokens"] == 8, row
+    return rows
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text(name: str, smollm2: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    config = known_models()[name]
+    tokenizer = shrunken.qwen_tokenizer(smollm2)
+    AutoConfig.for_model(**shrunk(config, len(tokenizer))).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    df = daft.from_pydict({"id": [0, 1, 2], "q": ["Is it?", "word " * 300, "What about the other?"]})
+    rows = answered(config, str(tmp_path), col("q"), df)
+    assert rows[1]["free"]["prompt_tokens"] > 300
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str, smollm2: str, tmp_path: Path) -> None:
+    config = known_models()[name]
+    folder = IMAGES[name](smollm2, tmp_path / "model")
+    pixels = [np.full((64, 80, 3), 40 * i, dtype=np.uint8) for i in range(3)]
+    df = daft.from_pydict({"id": [0, 1, 2], "image": pixels, "q": ["Is it?", "And now?", "What about it?"]})
+    df = df.with_column("image", col("image").cast(DataType.image("RGB")))
+    answered(config, folder, [col("image"), col("q")], df)
+
+
+def test_every_architecture_is_run() -> None:
+    """Those that aren't are said by name: their shrunken processors don't exist yet."""
+    run = {known_models()[name].config["model_type"] for name in (*TEXT, *IMAGES)}
+    left_out = {"mistral3", "qwen3_vl_moe", "smolvlm"}
+    assert {config.config["model_type"] for config in known_models().values()} == run | left_out
