@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import time
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,14 +12,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
+
+from daft_vllm import planning_commands
+from daft_vllm.terminal import console, fail, json_object, own_cause, quiet, return_format
 
 app = typer.Typer(
     help="Answer every row of a table with a language model that runs here.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-console = Console(stderr=True)
 
 
 class OnError(StrEnum):
@@ -69,18 +67,18 @@ def run(
         if schema is not None and choices is not None:
             raise OptionError("--schema and --choices exclude each other.")
         options: dict[str, Any] = {
-            "return_format": _return_format(schema, choices),
+            "return_format": return_format(schema, choices),
             "system_message": system,
             "model": model,
             "gpus": gpus,
             "use_process": True if keep_order else "auto",
             "max_concurrency": max_concurrency,
-            "engine_args": _json_object("--engine-args", engine_args),
+            "engine_args": json_object("--engine-args", engine_args),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "retries": retries,
         }
-        _quiet()
+        quiet()
         from daft_vllm.job import read_table
         from daft_vllm.udf.shared_first import shared_first as put_shared_first
         from daft_vllm.udf.template import template
@@ -95,14 +93,14 @@ def run(
             df = df.limit(limit)
         failed = _run(df, messages, output, column=column, error_column=error_column, **options)
     except DaftVLLMError as e:
-        _fail(str(e))
+        fail(str(e))
     except Exception as e:
-        cause = _own_cause(e)
+        cause = own_cause(e)
         if cause is None:
             raise
-        _fail(str(cause))
+        fail(str(cause))
     if failed and on_error is OnError.raise_:
-        _fail(f"{failed} rows have no answer; the column {error_column!r} of {output} says why.")
+        fail(f"{failed} rows have no answer; the column {error_column!r} of {output} says why.")
 
 
 @app.command()
@@ -112,7 +110,7 @@ def demo(
     limit: Annotated[int | None, typer.Option(min=1, help="Take only the first N packages.")] = None,
 ) -> None:
     """Describe and classify every installed Python package, in typed columns."""
-    _quiet()
+    quiet()
     import pyarrow.parquet as pq
     from daft import col, lit
 
@@ -142,116 +140,7 @@ def demo(
         )
     Console().print(shown)
     if failed:
-        _fail(f"{failed} rows have no label; the column 'error' of {output} says why.")
-
-
-@app.command()
-def config(
-    model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
-    gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
-    gpus: Annotated[float, typer.Option(help="GPUs of each engine, or a share of one.")] = 1,
-    goal: Annotated[str | None, typer.Option(help="throughput, long-context or images.")] = None,
-    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of a row.")] = 512,
-    shared_tokens: Annotated[int, typer.Option(min=0, help="Those of them that rows share.")] = 0,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Output tokens of a row.")] = 128,
-    rows: Annotated[int, typer.Option(min=0, help="Rows of the job.")] = 0,
-    dollars_per_hour: Annotated[float, typer.Option(min=0, help="Price of one GPU.")] = 0.0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Show what a model is started with and why, whether it fits a card, and how fast it can be. Loads no weights."""
-    from daft_vllm.errors import DaftVLLMError
-
-    _quiet()
-    try:
-        from daft_vllm.config_command import print_shown, shown
-        from daft_vllm.engine.config import check_engine_args
-
-        args = _json_object("--engine-args", engine_args)
-        check_engine_args(args)
-        what = shown(
-            model,
-            gpu=gpu,
-            gpus=gpus,
-            goal=goal,
-            engine_args=args,
-            shape=(prompt_tokens, min(shared_tokens, prompt_tokens), output_tokens),
-            rows=rows,
-            dollars_per_hour=dollars_per_hour,
-        )
-    except DaftVLLMError as e:
-        _fail(str(e))
-        return
-    if json_output:
-        typer.echo(json.dumps(what.as_dict(), indent=2, default=str))
-    else:
-        print_shown(what, Console())
-    if what.plan is not None and not what.plan.fits:
-        raise typer.Exit(1)
-
-
-@app.command()
-def check(
-    model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
-    gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: the one that is here.")] = None,
-    gpus: Annotated[float | None, typer.Option(help="GPUs of each engine.")] = None,
-    engines: Annotated[int, typer.Option(min=1, help="Engines in all.")] = 1,
-    goal: Annotated[str | None, typer.Option(help="throughput, long-context or images.")] = None,
-    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
-    input: Annotated[str | None, typer.Option(help="The table: its first rows are looked at.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="The prompt, with columns in braces.")] = None,
-    images: Annotated[str | None, typer.Option(help="A column of images that goes before the prompt.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema that every answer satisfies.")] = None,
-    choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
-    ray: Annotated[bool, typer.Option(help="Look at the Ray cluster of RAY_ADDRESS.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Say whether a job will run, and what to change if not, before the model is loaded. Exit status 1: it won't."""
-    from daft_vllm.errors import DaftVLLMError, OptionError
-
-    _quiet()
-    try:
-        import daft
-
-        from daft_vllm.job import read_table
-        from daft_vllm.udf.check import check as check_job
-        from daft_vllm.udf.parts import image
-        from daft_vllm.udf.template import template
-
-        if input is None and (prompt is not None or images is not None):
-            raise OptionError("--prompt and --images are about a table: --input names it.")
-        if ray:
-            daft.set_runner_ray()
-        df = read_table(input) if input is not None else None
-        messages: Any = [image(daft.col(images))] if images is not None else []
-        if df is not None and prompt is not None:
-            messages.append(template(prompt, df))
-        report = check_job(
-            messages or None,
-            _return_format(schema, choices),
-            df=df,
-            model=model,
-            gpu=gpu,
-            gpus=gpus,
-            max_concurrency=engines,
-            goal=goal,
-            engine_args=_json_object("--engine-args", engine_args),
-            max_tokens=max_tokens,
-        )
-    except DaftVLLMError as e:
-        _fail(str(e))
-        return
-    if json_output:
-        typer.echo(json.dumps(report.as_dict(), indent=2))
-    else:
-        colours = {"ok": "green", "warning": "yellow", "failure": "red", "skipped": "dim"}
-        shown = Table("", "", "", show_header=False, title=f"check {model}")
-        for one in report.checks:
-            shown.add_row(f"[{colours[one.status]}]{one.status}[/]", one.name, Text(one.seen))
-        Console().print(shown)
-    if not report.ok:
-        raise typer.Exit(1)
+        fail(f"{failed} rows have no label; the column 'error' of {output} says why.")
 
 
 def _run(df: Any, messages: Any, output: str, **options: Any) -> int:
@@ -328,49 +217,5 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _return_format(schema: Path | None, choices: str | None) -> Any:
-    if choices is not None:
-        return [choice.strip() for choice in choices.split(",")]
-    if schema is None:
-        return None
-    from daft_vllm.errors import OptionError
-
-    try:
-        text = schema.read_text(encoding="utf-8")
-    except OSError as e:
-        raise OptionError(f"--schema: {e}") from e
-    return _json_object("--schema", text)
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    from daft_vllm.errors import OptionError
-
-    try:
-        value = json.loads(text)
-    except ValueError as e:
-        raise OptionError(f"{option} is not JSON: {e}") from e
-    if not isinstance(value, dict):
-        raise OptionError(f"{option} is a JSON object, got {type(value).__name__}.")
-    return value
-
-
-def _quiet() -> None:
-    """Keep the screen for progress: vLLM's warnings and Daft's bars are shown only to those who ask for them."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-
-
-def _own_cause(error: BaseException) -> BaseException | None:
-    """Return the error of ours that Daft has wrapped, if there is one."""
-    from daft_vllm.errors import DaftVLLMError
-
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, DaftVLLMError):
-        seen = seen.__cause__ or seen.__context__
-    return seen
-
-
-def _fail(message: str) -> None:
-    console.print(f"error: {message}", style="red", highlight=False, markup=False)
-    raise typer.Exit(1)
+for _command in (planning_commands.check, planning_commands.config, planning_commands.plan):
+    app.command()(_command)

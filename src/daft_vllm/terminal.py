@@ -1,0 +1,65 @@
+"""What the commands of ``daft-vllm`` have in common."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+console = Console(stderr=True)
+
+
+def return_format(schema: Path | None, choices: str | None) -> Any:
+    """Return what the options ``--schema`` and ``--choices`` say."""
+    if choices is not None:
+        return [choice.strip() for choice in choices.split(",")]
+    if schema is None:
+        return None
+    from daft_vllm.errors import OptionError
+
+    try:
+        text = schema.read_text(encoding="utf-8")
+    except OSError as e:
+        raise OptionError(f"--schema: {e}") from e
+    return json_object("--schema", text)
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """Return the JSON object in an option's text; anything else raises ``OptionError``."""
+    from daft_vllm.errors import OptionError
+
+    try:
+        value = json.loads(text)
+    except ValueError as e:
+        raise OptionError(f"{option} is not JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise OptionError(f"{option} is a JSON object, got {type(value).__name__}.")
+    return value
+
+
+def quiet() -> None:
+    """Keep the screen for progress: vLLM's warnings and Daft's bars are shown only to those who ask for them."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+
+
+def own_cause(error: BaseException) -> BaseException | None:
+    """Return the error of ours that Daft has wrapped, if there is one."""
+    from daft_vllm.errors import DaftVLLMError
+
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, DaftVLLMError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+def fail(message: str) -> None:
+    """Say what is wrong, and end with status 1."""
+    console.print(f"error: {message}", style="red", highlight=False, markup=False)
+    raise typer.Exit(1)

@@ -1,0 +1,131 @@
+"""How a table is cut for several engines: partitions become tasks, a task's rows batches, and batches meet engines.
+
+Daft gives each worker (a node of a Ray cluster) one partition after the other, and cuts it into batches for the engines
+of that worker. They are all busy where ``(engines / workers) x batch_size = rows of a task``, as ByteDance found; there
+are three ways to miss that. Partitions of unlike size leave workers waiting for the one with the largest. Fewer
+partitions than workers leave some without any. And a batch so large that a partition is a batch or two leaves engines
+idle beside one that works.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daft_vllm.errors import OptionError
+
+DRAIN_ROWS = 7
+"""What the end of a batch costs, as rows of an engine's time: 5 to 9 were measured with 64 sequences at once
+(``python -m benchmarks.draining``)."""
+_ROUNDS = 4
+"""Batches that each engine gets at least, where there are rows enough: what one takes longer, others take over."""
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """How a table is cut.
+
+    Args:
+        rows: rows of the table.
+        workers: nodes.
+        engines: engines on all of them.
+        batch_size: for ``prompt(batch_size=...)``.
+        rows_per_task: for ``df.into_batches(...)``.
+        tasks: partitions that this makes.
+    """
+
+    rows: int
+    workers: int
+    engines: int
+    batch_size: int
+    rows_per_task: int
+    tasks: int
+
+    @property
+    def calls(self) -> str:
+        """The calls to write."""
+        cut = f"df = df.into_batches({self.rows_per_task})\n" if self.workers > 1 else ""
+        return f"{cut}prompt(..., max_concurrency={self.engines}, batch_size={self.batch_size})"
+
+    def partitions(self) -> list[int]:
+        """Return the rows of each task."""
+        full, rest = divmod(self.rows, self.rows_per_task)
+        return [self.rows_per_task] * full + ([rest] if rest else [])
+
+
+def plan_table(rows: int, *, engines: int, workers: int = 1, batch_size: int = 2048) -> TablePlan:
+    """Return how to cut a table so that every engine is busy.
+
+    Args:
+        rows: rows of the table.
+        engines: engines on all workers; a multiple of ``workers``.
+        workers: nodes.
+        batch_size: rows of a batch at most. Large ones lose less at their ends, see ``prompt()``.
+
+    Raises:
+        OptionError: a number is below 1, or the engines can't be spread evenly.
+    """
+    for name, value in (("rows", rows), ("engines", engines), ("workers", workers), ("batch_size", batch_size)):
+        if value < 1:
+            raise OptionError(f"{name} is at least 1, got {value}.")
+    if engines % workers:
+        raise OptionError(
+            f"{engines} engines don't spread evenly over {workers} workers: some would wait for the others. Use "
+            f"{engines // workers * workers or workers} or {math.ceil(engines / workers) * workers}."
+        )
+    size = max(1, min(batch_size, math.ceil(rows / (engines * _ROUNDS))))
+    rounds = math.ceil(rows / (engines * size))
+    size = math.ceil(rows / (engines * rounds))  # so that the last round is full too
+    task = engines // workers * size
+    return TablePlan(rows, workers, engines, size, task, math.ceil(rows / task))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What became of a table.
+
+    Args:
+        seconds: until the last row was answered.
+        busy: share of that time in which engines worked, on average.
+        idle_engines: engines that never got a batch.
+    """
+
+    seconds: float
+    busy: float
+    idle_engines: int
+
+
+def simulate(
+    partitions: Sequence[int], *, engines: int, workers: int, batch_size: int, seconds_per_row: float = 1.0
+) -> Simulated:
+    """Run a table through engines, in order: a worker takes a partition when it has no batch left to hand out.
+
+    Args:
+        partitions: rows of each.
+        engines: engines on all workers.
+        workers: nodes.
+        batch_size: rows of a batch.
+        seconds_per_row: an engine's time for a row.
+    """
+    waiting = deque(rows for rows in partitions if rows)
+    batches: list[deque[int]] = [deque() for _ in range(workers)]
+    free = [(0.0, engine) for engine in range(engines)]
+    heapq.heapify(free)
+    worked = [0.0] * engines
+    end = 0.0
+    while free:
+        now, engine = heapq.heappop(free)
+        mine = batches[engine % workers]
+        if not mine and waiting:
+            rows = waiting.popleft()
+            mine.extend([batch_size] * (rows // batch_size) + ([rows % batch_size] if rows % batch_size else []))
+        if not mine:
+            continue  # this engine is done
+        taken = (mine.popleft() + DRAIN_ROWS) * seconds_per_row
+        worked[engine] += taken
+        end = max(end, now + taken)
+        heapq.heappush(free, (now + taken, engine))
+    return Simulated(end, sum(worked) / (end * engines) if end else 0.0, sum(not time for time in worked))
