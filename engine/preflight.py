@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from daft_vllm.engine.config import EngineConfig, check_engine_args, require_vll
 from daft_vllm.engine.request import Constraint
 from daft_vllm.errors import ModelError, SchemaError
 
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
 
 def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -> None:
     """Raise what a load of minutes would only end in.
@@ -19,12 +22,15 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -
     Raises:
         MissingPackageError: vLLM is not installed.
         OptionError: the installed vLLM does not know an engine argument.
-        ModelError: the model is a folder that isn't there, or isn't a model's.
+        ModelError: the model is a folder that isn't there, isn't a model's, or lacks a file of weights.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
     require_vllm()
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
+    folder = Path(config.model).expanduser()
+    if folder.is_dir() and config.engine_args.get("load_format") != "dummy" and (missing := missing_weights(folder)):
+        raise ModelError(f"the folder {str(folder)!r} is not complete: {missing[0]} is missing.")
     for constraint in constraints:
         check_constraint(constraint, str(config.engine_args.get("tokenizer") or config.model))
 
@@ -42,6 +48,14 @@ def check_model_folder(model: str) -> None:
         )
     if not (path / "config.json").is_file():
         raise ModelError(f"the folder {model!r} holds no config.json: it is not a model in Hugging Face format.")
+
+
+def missing_weights(folder: Path) -> list[str]:
+    """Return the files of weights that a folder should have and doesn't."""
+    for index in folder.glob("*.index.json"):
+        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        return sorted(name for name in named if not (folder / name).exists())
+    return [] if any(next(folder.glob(kind), None) for kind in _WEIGHTS) else ["every file of weights"]
 
 
 def check_constraint(constraint: Constraint, model: str | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from daft_vllm.engine.preflight import local_tokenizer
+from daft_vllm.engine.preflight import local_tokenizer, missing_weights
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
 from daft_vllm.model_configs.advice import advice
@@ -26,7 +25,6 @@ from daft_vllm.model_configs.resolution import Setting
 
 HUB_SECONDS = 5.0
 """How long the hub may take to answer."""
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 @dataclass
@@ -96,14 +94,6 @@ def files(model: Model) -> str:
     if model.name.startswith((".", "/", "~")) or model.name.count("/") > 1:
         raise ModelError(f"there is no folder {model.name!r}.")
     return _on_hub(known.hub_name if known is not None else model.name, known)
-
-
-def missing_weights(folder: Path) -> list[str]:
-    """Return the files of weights that a folder should have and doesn't."""
-    for index in folder.glob("*.index.json"):
-        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        return sorted(name for name in named if not (folder / name).exists())
-    return [] if any(next(folder.glob(kind), None) for kind in _WEIGHTS) else ["every file of weights"]
 
 
 def _on_hub(name: str, known: ModelConfig | None) -> str:

@@ -17,7 +17,7 @@ from daft_vllm.engine.devices import visible_gpus
 from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
 from daft_vllm.engine.request import Toolbox
 from daft_vllm.engine.sizes import shortest_answer
-from daft_vllm.errors import OptionError, suggest
+from daft_vllm.errors import ModelError, OptionError, suggest
 from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.describe import describe
@@ -82,7 +82,7 @@ def spec_of(
     Raises:
         OptionError: an option is unknown, out of range, or contradicts another.
         SchemaError: ``return_format`` cannot be used.
-        ModelError: ``model`` is a folder that isn't there, or isn't a model's.
+        ModelError: ``model`` is a folder that isn't there, isn't a model's, or doesn't take what the prompt holds.
     """
     if files is not None and not isinstance(files, FileAccess):
         raise OptionError(f"files is FileAccess(folders=[...]), got {type(files).__name__}.")
@@ -103,9 +103,12 @@ def spec_of(
         raise OptionError("thinking_token_budget limits the thinking that thinking=True lets the model do.")
     check_known_model(model)
     check_model_folder(model)
-    config = config_of(model)
-    prompting = config.prompting if config is not None else Prompting()
-    engine_args = {name: setting.value for name, setting in resolve(config, goal=goal, user=engine_args).items()}
+    known = config_of(model)
+    for kind in {kind for kinds in (parts, *turns) for kind in kinds if kind in ("image", "audio")}:
+        if known is not None and kind not in known.modalities:
+            raise ModelError(f"the prompt has {kind}s, and {known.hub_name} takes {', '.join(known.modalities)}.")
+    prompting = known.prompting if known is not None else Prompting()
+    engine_args = {name: setting.value for name, setting in resolve(known, goal=goal, user=engine_args).items()}
     toolbox: Toolbox | None = None
     if tools:
         if return_format is not None:
