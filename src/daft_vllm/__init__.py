@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
+    from daft_vllm.tune import tuned_args
     from daft_vllm.udf import close_engines, prompt, shared_first
     from daft_vllm.udf.check import check
     from daft_vllm.udf.files import FileAccess
@@ -44,6 +45,7 @@ _HOMES = {
     "prompt": "daft_vllm.udf",
     "shared_first": "daft_vllm.udf",
     "template": "daft_vllm.udf.template",
+    "tuned_args": "daft_vllm.tune",
 }
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "prompt",
     "shared_first",
     "template",
+    "tuned_args",
 ]
 __version__ = "0.1.0"
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.table import Table
 
 from daft_vllm import planning_commands
-from daft_vllm.terminal import console, fail, json_object, own_cause, quiet, return_format
+from daft_vllm.terminal import console, engine_args_of, fail, own_cause, quiet, return_format
 
 app = typer.Typer(
     help="Answer every row of a table with a language model that runs here.",
@@ -73,7 +73,7 @@ def run(
             "gpus": gpus,
             "use_process": True if keep_order else "auto",
             "max_concurrency": max_concurrency,
-            "engine_args": json_object("--engine-args", engine_args),
+            "engine_args": engine_args_of(engine_args),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "retries": retries,
@@ -217,5 +217,5 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-for _command in (planning_commands.check, planning_commands.config, planning_commands.plan):
+for _command in (planning_commands.check, planning_commands.config, planning_commands.plan, planning_commands.tune):
     app.command()(_command)

@@ -1,4 +1,4 @@
-"""``daft-vllm config``, ``check`` and ``plan``: what is known of a job before it runs."""
+"""``daft-vllm check``, ``config``, ``plan`` and ``tune``: what is known of a job before it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from daft_vllm.terminal import fail, json_object, quiet, return_format
+from daft_vllm.terminal import console, engine_args_of, fail, quiet, return_format
 
 
 def config(
@@ -35,7 +35,7 @@ def config(
         from daft_vllm.config_command import print_shown, shown
         from daft_vllm.engine.config import check_engine_args
 
-        args = json_object("--engine-args", engine_args)
+        args = engine_args_of(engine_args)
         check_engine_args(args)
         what = shown(
             model,
@@ -103,7 +103,7 @@ def check(
             gpus=gpus,
             max_concurrency=engines,
             goal=goal,
-            engine_args=json_object("--engine-args", engine_args),
+            engine_args=engine_args_of(engine_args),
             max_tokens=max_tokens,
         )
     except DaftVLLMError as e:
@@ -144,3 +144,50 @@ def plan(
         f"for each of a worker's {per_worker} engines. Simulated, they are busy {result.busy:.0%} of the time.\n"
     )
     typer.echo(found.calls)
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
+    sample: Annotated[str, typer.Option(help="Rows of the job: Parquet, CSV or JSON lines.")],
+    prompt: Annotated[str, typer.Option(help="The prompt, with columns in braces.")],
+    output: Annotated[Path, typer.Option(help="Where the settings go; what was tried is kept beside it.")] = Path(
+        "tuned.toml"
+    ),
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the sample that each trial answers.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
+    minutes: Annotated[float, typer.Option(min=0, help="When to stop trying.")] = 10.0,
+    gpus: Annotated[float, typer.Option(help="GPUs of the engine.")] = 0,
+    engine_args: Annotated[str, typer.Option(help="Settings that stay: JSON, or @file of an overlay.")] = "{}",
+) -> None:
+    """Try vLLM's settings on rows of a job, and write those that are faster. Goes on where it was stopped."""
+    from daft_vllm.errors import DaftVLLMError
+
+    quiet()
+    try:
+        from daft_vllm.engine.config import check_engine_args
+        from daft_vllm.job import read_table
+        from daft_vllm.model_configs import resolve_model
+        from daft_vllm.tune import Tuner, write_overlay
+        from daft_vllm.udf.template import template
+
+        args = engine_args_of(engine_args)
+        check_engine_args(args)
+        df = read_table(sample)
+        texts = df.limit(rows).select(template(prompt, df).alias("prompt")).to_pydict()["prompt"]
+        tuner = Tuner(
+            resolve_model(model),
+            [text for text in texts if text],
+            max_tokens=max_tokens,
+            engine_args=args,
+            gpus=gpus,
+            log=output.with_suffix(".trials.jsonl"),
+            say=lambda line: console.print(line, highlight=False),
+        )
+        found = tuner.run(minutes)
+        write_overlay(found, output, model)
+    except DaftVLLMError as e:
+        fail(str(e))
+        return
+    typer.echo(str(found))
+    if found.settings:
+        typer.echo(f"{output}: prompt(..., engine_args=daft_vllm.tuned_args({str(output)!r}))")

@@ -29,6 +29,15 @@ def return_format(schema: Path | None, choices: str | None) -> Any:
     return json_object("--schema", text)
 
 
+def engine_args_of(text: str) -> dict[str, Any]:
+    """Return what ``--engine-args`` says: JSON, or ``@file`` with an overlay that ``daft-vllm tune`` wrote."""
+    if text.startswith("@"):
+        from daft_vllm.tune import tuned_args
+
+        return tuned_args(text[1:])
+    return json_object("--engine-args", text)
+
+
 def json_object(option: str, text: str) -> dict[str, Any]:
     """Return the JSON object in an option's text; anything else raises ``OptionError``."""
     from daft_vllm.errors import OptionError

@@ -1,0 +1,263 @@
+"""``daft-vllm tune``: short trials of vLLM's settings on rows of the job, and an overlay of those that are faster.
+
+Every trial has an engine in a process of its own, which is killed if it hangs, so that none is left behind. What was
+tried is kept beside the overlay, and not tried again by the next run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from daft_vllm.errors import EngineError, OptionError
+
+NOISE = 0.03
+"""A setting counts as faster from this share on; less is what one run and the next of the same job differ by."""
+CONFIRMATIONS = 3
+"""Runs of the default and of the best, in turns, that decide in the end."""
+_CPU_AXES: Mapping[str, Sequence[Any]] = {
+    "max_num_batched_tokens": (1024, 256, 2048),
+    "max_num_seqs": (64, 128),
+    "block_size": (64, 128),
+}
+_GPU_AXES: Mapping[str, Sequence[Any]] = {
+    "max_num_batched_tokens": (16384, 4096, 2048),
+    "max_num_seqs": (512, 128, 1024),
+    "gpu_memory_utilization": (0.95,),
+    "block_size": (32,),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run.
+
+    Args:
+        settings: the settings beside those that were given.
+        rows_per_second: rows a second, load excluded. 0: it failed.
+        error: why it failed.
+    """
+
+    settings: dict[str, Any]
+    rows_per_second: float = 0.0
+    error: str | None = None
+
+
+@dataclass
+class Tuned:
+    """What tuning found.
+
+    Args:
+        settings: those that are faster than the default. Empty: none is.
+        default: rows a second of the default, median of its runs.
+        best: rows a second of ``settings``, median of their runs.
+        trials: everything that was run.
+    """
+
+    settings: dict[str, Any]
+    default: float
+    best: float
+    trials: list[Trial] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if not self.settings:
+            return f"nothing was faster than the default, {self.default:.2f} rows/s, in {len(self.trials)} runs."
+        said = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        return f"{said}: {self.best:.2f} rows/s, {self.best / self.default:.2f} times the default's {self.default:.2f}."
+
+
+class Tuner:
+    """Tries settings for one job.
+
+    Args:
+        model: a folder or a name on the hub, as vLLM takes it.
+        texts: prompts of the job's kind; some seconds' worth.
+        max_tokens: the longest answer.
+        engine_args: settings that stay.
+        gpus: GPUs of the engine.
+        log: a file of JSON lines, one for each run; runs that stand there are not done again.
+        say: is told of every run.
+        trial_seconds: a run that takes longer is killed, load included.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        texts: Sequence[str],
+        *,
+        max_tokens: int,
+        engine_args: Mapping[str, Any],
+        gpus: float,
+        log: Path,
+        say: Callable[[str], None] = lambda line: None,
+        trial_seconds: float = 600.0,
+    ) -> None:
+        if not texts:
+            raise OptionError("tuning needs at least one prompt.")
+        self._job: dict[str, Any] = {"model": model, "texts": list(texts), "max_tokens": max_tokens, "gpus": gpus}
+        self._given = dict(engine_args)
+        self._log = log
+        self._say = say
+        self._trial_seconds = trial_seconds
+        self._gpus = gpus
+        self.trials: list[Trial] = []
+        self._known: dict[str, list[Trial]] = {}
+        self._key = json.dumps([self._job, self._given], sort_keys=True)
+        self._read_log()
+
+    def run(self, minutes: float) -> Tuned:
+        """Try settings one after the other until the time is over, then decide between the best and the default.
+
+        Raises:
+            EngineError: not even the default runs.
+        """
+        deadline = time.monotonic() + 60 * minutes
+        default = self._try({})
+        if default.error is not None:
+            raise EngineError(f"the engine does not run with its default settings: {default.error}")
+        best = default
+        spent: list[float] = []
+        for name, values in (_GPU_AXES if self._gpus else _CPU_AXES).items():
+            if name in self._given:
+                continue
+            start = best
+            for value in values:
+                # The runs that decide at the end have to fit, too.
+                left = deadline - time.monotonic()
+                if spent and left < max(spent) * (2 * (CONFIRMATIONS - 1) + 1):
+                    break
+                began = time.monotonic()
+                trial = self._try({**start.settings, name: value})
+                spent.append(time.monotonic() - began)
+                if trial.rows_per_second > best.rows_per_second * (1 + NOISE):
+                    best = trial
+        return self._decided(best)
+
+    def _decided(self, best: Trial) -> Tuned:
+        rates: dict[str, list[float]] = {"default": [], "best": []}
+        if best.settings:
+            for number in range(CONFIRMATIONS):
+                rates["default"].append(self._try({}, number).rows_per_second)
+                rates["best"].append(self._try(best.settings, number).rows_per_second)
+        else:
+            rates["default"] = [self._try({}).rows_per_second]
+        default = median(rates["default"])
+        found = median(rates["best"]) if rates["best"] else default
+        faster = found > default * (1 + NOISE)
+        return Tuned(dict(best.settings) if faster else {}, default, found if faster else default, self.trials)
+
+    def _try(self, settings: dict[str, Any], repeat: int = 0) -> Trial:
+        """Return the so many-th run with these settings, doing it unless it was done before."""
+        key = json.dumps(settings, sort_keys=True)
+        known = self._known.setdefault(key, [])
+        while len(known) <= repeat:
+            trial = self._run_one(settings)
+            known.append(trial)
+            self.trials.append(trial)
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"job": _digest(self._key), **asdict(trial)}) + "\n")
+            said = trial.error or f"{trial.rows_per_second:.2f} rows/s"
+            self._say(f"{', '.join(f'{n}={v}' for n, v in settings.items()) or 'default'}: {said}")
+        return known[repeat]
+
+    def _run_one(self, settings: dict[str, Any]) -> Trial:
+        job = json.dumps({**self._job, "engine_args": {**self._given, **settings}})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "daft_vllm.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(job, timeout=self._trial_seconds)
+        except subprocess.TimeoutExpired:
+            return Trial(settings, error=f"took more than {self._trial_seconds:g} seconds")
+        finally:
+            _kill_session(process)
+        lines = out.strip().splitlines()
+        if process.returncode or not lines:
+            why = err.strip().splitlines()[-1:] or ["it ended without a word"]
+            return Trial(settings, error=f"failed: {why[0][:300]}")
+        result = json.loads(lines[-1])
+        if result["failed"] == len(self._job["texts"]):
+            return Trial(settings, error="every row failed")
+        return Trial(settings, result["rows_per_second"])
+
+    def _read_log(self) -> None:
+        if not self._log.is_file():
+            return
+        for line in self._log.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:  # cut off by the end of the run that wrote it
+                continue
+            if entry.pop("job") == _digest(self._key):
+                trial = Trial(**entry)
+                self._known.setdefault(json.dumps(trial.settings, sort_keys=True), []).append(trial)
+                self.trials.append(trial)
+
+
+def write_overlay(tuned: Tuned, path: Path, model: str) -> None:
+    """Write what was found as TOML, which ``tuned_args`` reads; with the evidence."""
+    values = [f"{name} = {json.dumps(value)}" for name, value in tuned.settings.items()]
+    lines = [
+        f"# {model} on {platform.processor() or platform.machine()}, {os.cpu_count()} cores, {datetime.date.today()}",
+        f"# {tuned}",
+        "",
+        "[engine_args]",
+        *values,
+        "",
+        "[evidence]",
+        f"default_rows_per_second = {tuned.default:.4f}",
+        f"tuned_rows_per_second = {tuned.best:.4f}",
+        f"runs = {len(tuned.trials)}",
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def tuned_args(path: str | Path) -> dict[str, Any]:
+    """Return the ``engine_args`` of an overlay that ``daft-vllm tune`` wrote.
+
+    Raises:
+        OptionError: there is no such file, or it is none.
+    """
+    try:
+        data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as e:
+        raise OptionError(f"the overlay {str(path)!r} can't be read: {e}") from e
+    if not isinstance(data.get("engine_args"), dict):
+        raise OptionError(f"{str(path)!r} is no overlay: it has no table engine_args.")
+    return dict(data["engine_args"])
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _kill_session(process: subprocess.Popen[str]) -> None:
+    """Kill whatever the trial started and is still there."""
+    for other in psutil.process_iter():
+        try:
+            if os.getsid(other.pid) == process.pid:
+                other.send_signal(signal.SIGKILL)
+        except (psutil.Error, OSError):
+            continue
+    process.wait()
