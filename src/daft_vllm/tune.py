@@ -202,7 +202,10 @@ class Tuner:
     def _read_log(self) -> None:
         if not self._log.is_file():
             return
-        for line in self._log.read_text(encoding="utf-8").splitlines():
+        text = self._log.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):  # the run before was cut off
+            self._log.write_text(f"{text}\n", encoding="utf-8")
+        for line in text.splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:  # cut off by the end of the run that wrote it
