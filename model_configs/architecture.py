@@ -82,7 +82,7 @@ def architecture_of(config: Any) -> Architecture:
         state_bytes=_state_bytes(text),
         max_model_len=text.max_position_embeddings,
         experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0,
-        experts_per_token=getattr(text, "num_experts_per_tok", None) or 0,
+        experts_per_token=getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or 0,
         takes=tuple(takes),
     )
 
@@ -102,18 +102,16 @@ def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
     window = getattr(text, "sliding_window", None)
     if window is not None and window >= text.max_position_embeddings:
         window = None
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     found: Counter[tuple[int, int, int | None]] = Counter()
-    for kind in _layer_types(text):
+    by_layer = getattr(text, "per_layer_config", None)  # where layers differ in more than their kind: Gemma 4
+    for number, kind in enumerate(_layer_types(text)):
+        layer = by_layer[number] if by_layer else text
         if getattr(text, "kv_lora_rank", None):
             found[1, text.kv_lora_rank + text.qk_rope_head_dim, None] += 1
-        elif kind == "full_attention":
-            its_heads = getattr(text, "num_global_key_value_heads", None) or heads
-            its_width = getattr(text, "global_head_dim", None) or width
-            found[its_heads, 2 * its_width, None] += 1
-        elif kind in ("sliding_attention", "chunked_attention"):
-            found[heads, 2 * width, window] += 1
+        elif kind in ("full_attention", "sliding_attention", "chunked_attention"):
+            heads = getattr(layer, "num_key_value_heads", None) or text.num_attention_heads
+            width = getattr(layer, "head_dim", None) or text.hidden_size // text.num_attention_heads
+            found[heads, 2 * width, None if kind == "full_attention" else window] += 1
     return tuple(CacheLayers(number, *key) for key, number in found.items())
 
 

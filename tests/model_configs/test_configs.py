@@ -43,7 +43,10 @@ def test_every_file_is_complete() -> None:
         assert architecture.max_model_len == config.max_model_len
         assert set(architecture.takes) == set(config.modalities) - {"text"}
         assert bool(architecture.experts) == (config.active_parameters is not None)
-        assert sum(kind.layers for kind in architecture.cache) == architecture.layers
+        text = config.config.get("text_config", config.config)
+        without = text.get("num_kv_shared_layers", 0) + list(text.get("layer_types", ())).count("linear_attention")
+        assert sum(kind.layers for kind in architecture.cache) == architecture.layers - without
+        assert bool(architecture.state_bytes) == ("linear_attention" in text.get("layer_types", ()))
 
 
 def test_vllm_knows_what_is_named() -> None:
