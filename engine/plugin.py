@@ -12,6 +12,8 @@ def register() -> None:
     if OWNER_PID not in os.environ:
         return
     die_with_parent()
+    from daft_vllm.engine.adapter_ops import mend_adapter_ops
     from daft_vllm.engine.structured import register_backend
 
     register_backend()
+    mend_adapter_ops()

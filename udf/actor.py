@@ -165,8 +165,8 @@ class PromptActor:
             if isinstance(prompt, Outcome):
                 refused[i] = prompt
                 continue
-            if prompt is None:
-                refused[i] = Outcome.failed("null_prompt", "the prompt is null")
+            if prompt is None:  # which is what is wrong with it, and the engine says so
+                requests[i] = Request(None)
                 continue
             try:
                 if isinstance(sampling, OptionError):

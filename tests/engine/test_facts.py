@@ -78,3 +78,19 @@ def test_a_users_memory_allocator_settings_win(monkeypatch: pytest.MonkeyPatch) 
     with core_environment(cpu=True):
         assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
     assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+
+
+def test_on_a_cpu_rows_without_adapter_get_the_last_one() -> None:
+    """If this fails, vLLM leaves them alone by itself: ``daft_vllm.engine.adapter_ops`` can go."""
+    import torch
+    from vllm.lora.ops.torch_ops import lora_ops
+
+    from daft_vllm.engine.adapter_ops import without_negative_rows
+
+    inputs, weights = torch.ones(3, 4), torch.stack([torch.full((2, 4), value) for value in (1.0, 5.0)])
+    found, mended = torch.zeros(3, 2), torch.zeros(3, 2)
+    indices = torch.tensor([0, -1, 1])
+    lora_ops.bgmv_shrink(inputs, weights, found, indices)
+    without_negative_rows(lora_ops.bgmv_shrink)(inputs, weights, mended, indices)
+    assert found[:, 0].tolist() == [4.0, 20.0, 20.0]
+    assert mended[:, 0].tolist() == [4.0, 0.0, 20.0]

@@ -115,7 +115,8 @@ def counted_pair(x: kernels.Tensor, x_residual: kernels.Tensor, weight: kernels.
 kernels._rms_norm, kernels._fused_add_rms_norm = counted_one, counted_pair
 from vllm import LLM, SamplingParams
 args = {**start_args(EngineConfig(sys.argv[1])), "load_format": "dummy", "kv_cache_memory_bytes": 1 << 26}
-llm = LLM(model=sys.argv[1], max_model_len=64, **args)
+args["max_model_len"] = 64
+llm = LLM(model=sys.argv[1], **args)
 before = dict(calls)
 llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)
 print("CALLS", calls["one"] - before["one"], calls["pair"] - before["pair"])

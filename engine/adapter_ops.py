@@ -1,0 +1,43 @@
+"""Rows without an adapter beside rows with one, on a CPU.
+
+vLLM 0.32 marks them with the index -1, and its CPU operators take that for an index from the end: such rows get the
+weights of the last adapter (on a GPU they are left alone). Here they are multiplied by zeros.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_MENDED = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
+
+
+def mend_adapter_ops() -> None:
+    """Put mended operators in the place of vLLM's. For vLLM's core process on a CPU; elsewhere it does nothing."""
+    if "vllm.v1.engine.core" not in sys.modules:
+        return
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    for name in _MENDED:
+        mended = without_negative_rows(getattr(lora_ops, name))
+        for module in (lora_ops, punica_cpu):
+            if hasattr(module, name):
+                setattr(module, name, mended)
+
+
+def without_negative_rows(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator that takes a row whose index is negative for zeros; its result is then zero too."""
+
+    @functools.wraps(operator)
+    def mended(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        mask = (indices >= 0).to(inputs.dtype).unsqueeze(-1)
+        return operator(inputs * mask, weights, output, indices, *args, **kwargs)
+
+    return mended
