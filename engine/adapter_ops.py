@@ -26,7 +26,8 @@ def mend_adapter_ops() -> None:
     from vllm.lora.punica_wrapper import punica_cpu
 
     for name in _MENDED:
-        mended = without_negative_rows(getattr(lora_ops, name))
+        theirs = getattr(lora_ops, name)
+        mended = without_negative_rows(getattr(theirs, "__wrapped__", theirs))
         for module in (lora_ops, punica_cpu):
             if hasattr(module, name):
                 setattr(module, name, mended)
