@@ -35,7 +35,8 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
         for other in known_models().values()
         if other.parameters < config.parameters and other.name.split("-")[0] == config.name.split("-")[0]
     ]
-    for other in sorted(family, key=lambda one: -one.parameters):
+    generation = config.name.rpartition("-")[0]
+    for other in sorted(family, key=lambda one: (not one.name.startswith(generation), -one.parameters)):
         size = weight_bytes(other.parameters, other.architecture, quantization=other.quantization)
         if plan_memory(other.architecture, size, plan.card, gpus=plan.gpus).fits:
             said.append(f"{other.name} fits.")
