@@ -113,18 +113,25 @@ def reasoning_parser(config: EngineConfig) -> str:
     return str(config.engine_args.get("reasoning_parser") or inner or "")
 
 
-@functools.cache
-def vllm_engine_arg_names() -> frozenset[str] | None:
-    """Return the names of the installed vLLM's engine arguments, or None where vLLM isn't installed.
+def vllm_source(path: str) -> str | None:
+    """Return the text of one of the installed vLLM's files, None where vLLM isn't installed.
 
-    They are read from vLLM's source text: importing vLLM takes seconds and much memory, too much for a driver.
+    What can be read there needn't be imported: that takes seconds and much memory, too much for a driver.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         return None
-    source = Path(spec.submodule_search_locations[0]) / "engine" / "arg_utils.py"
+    return (Path(spec.submodule_search_locations[0]) / path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def vllm_engine_arg_names() -> frozenset[str] | None:
+    """Return the names of the installed vLLM's engine arguments, or None where vLLM isn't installed."""
+    source = vllm_source("engine/arg_utils.py")
+    if source is None:
+        return None
     names: set[str] = set()
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+    for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name in (
             "EngineArgs",
             "AsyncEngineArgs",

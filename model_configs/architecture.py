@@ -63,9 +63,6 @@ def architecture_of(config: Any) -> Architecture:
     """Read a Hugging Face config (``transformers.PretrainedConfig``)."""
     text = config.get_text_config()
     names = getattr(config, "architectures", None) or [type(config).__name__]
-    takes = [
-        kind for kind, part in (("image", "vision_config"), ("audio", "audio_config")) if getattr(config, part, None)
-    ]
     tied = getattr(config, "tie_word_embeddings", None)
     if tied is None:
         tied = getattr(text, "tie_word_embeddings", False)
@@ -83,8 +80,14 @@ def architecture_of(config: Any) -> Architecture:
         max_model_len=text.max_position_embeddings,
         experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0,
         experts_per_token=getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or 0,
-        takes=tuple(takes),
+        takes=media_of_config(config),
     )
+
+
+def media_of_config(config: Any) -> tuple[str, ...]:
+    """Return what a model with this Hugging Face config takes besides text."""
+    parts = (("image", "vision_config"), ("audio", "audio_config"))
+    return tuple(kind for kind, part in parts if getattr(config, part, None))
 
 
 def _layer_types(text: Any) -> list[str]:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from daft_vllm.errors import ModelError
+from daft_vllm.model_configs.architecture import media_of_config
 from daft_vllm.model_configs.registry import ModelConfig
-
-_SIXTEEN = ("bfloat16", "float16", "float32")
 
 
 def derived_config(model: str) -> ModelConfig:
@@ -30,15 +29,13 @@ def derived_config(model: str) -> ModelConfig:
     text = config.get_text_config()
     quantization = getattr(config, "quantization_config", None) or {}
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
-    takes = [kind for kind in ("vision", "audio") if getattr(config, f"{kind}_config", None) is not None]
     return ModelConfig(
         name=Path(model).name if Path(model).is_dir() else model,
         hub_name=model,
         licence="unknown",
         parameters=count_parameters(config),
         max_model_len=getattr(text, "max_position_embeddings", None) or 2048,
-        modalities=["text", *("image" if kind == "vision" else kind for kind in takes)],
-        dtypes=_SIXTEEN,
+        modalities=("text", *media_of_config(config)),
         quantization=str(method) if method else None,
         config=config.to_dict(),
         sources={"config": "its own config.json", "parameters": "counted from it"},

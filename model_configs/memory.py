@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daft_vllm.model_configs.architecture import Architecture, CacheLayers
 from daft_vllm.model_configs.cards import Card
+
+if TYPE_CHECKING:
+    from daft_vllm.model_configs.registry import ModelConfig
 
 GIB = 2**30
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0}
@@ -85,6 +88,18 @@ def weight_bytes(
         return int(parameters * BYTES[dtype])
     embeddings = architecture.embeddings * architecture.vocabulary * architecture.hidden_size
     return int((parameters - embeddings) * QUANTIZED_BYTES[quantization] + embeddings * 2)
+
+
+def weights_of(config: ModelConfig, engine_args: Mapping[str, Any] | None = None) -> int:
+    """Return the bytes of a known model's weights, as they come or as vLLM's arguments have them."""
+    args = engine_args or {}
+    dtype = str(args.get("dtype", "auto"))
+    return weight_bytes(
+        config.parameters,
+        config.architecture,
+        dtype="bfloat16" if dtype == "auto" else dtype,
+        quantization=args.get("quantization") or config.quantization,
+    )
 
 
 def sequence_bytes(

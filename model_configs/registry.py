@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import functools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from daft_vllm.errors import OptionError, suggest
+from daft_vllm.errors import ModelError, OptionError, suggest
 from daft_vllm.model_configs.architecture import Architecture, architecture_of
 from daft_vllm.model_configs.packaged import Package, converted_folder, folder_of
 
@@ -84,6 +84,12 @@ class ModelConfig:
         from transformers import AutoConfig
 
         return architecture_of(AutoConfig.for_model(**copy.deepcopy(dict(self.config))))
+
+    def check_takes(self, kinds: Iterable[str]) -> None:
+        """Raise ``ModelError`` if the model doesn't take one of these kinds of media."""
+        for kind in sorted(kinds):
+            if kind not in self.modalities:
+                raise ModelError(f"the prompt has {kind}s, and {self.hub_name} takes {', '.join(self.modalities)}.")
 
     @classmethod
     def load(cls, path: Path) -> ModelConfig:

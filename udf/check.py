@@ -11,6 +11,7 @@ import daft
 
 from daft_vllm.engine.config import check_engine_args
 from daft_vllm.engine.devices import GpuClaim, visible_gpus
+from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import Card, card_of, cards
@@ -18,7 +19,7 @@ from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf import check_model
 from daft_vllm.udf.check_model import Model
 from daft_vllm.udf.parts import Messages, Part, parts_of
-from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
+from daft_vllm.udf.planning import DEFAULT_MODEL, OWN_OPTIONS, spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
 
 Status = Literal["ok", "warning", "failure", "skipped"]
@@ -123,14 +124,15 @@ def check(
 
     def other_options() -> str:
         spec_of(
-            [part.kind for part in parts] or ["auto"],
+            ["auto"],  # what the prompt holds, and a model that no file describes, are looked at below
             use_process=True,
-            model=DEFAULT_MODEL,  # the model itself is looked at below
+            model=model if config_of(model) is not None else DEFAULT_MODEL,
+            engine_args={name: setting.value for name, setting in found.engine_args.items()},
             gpus=gpus,
             apply_chat_template=apply_chat_template,
             chat_template=chat_template,
-            options={n: v for n, v in options.items() if n not in _OWN},
-            **{n: v for n, v in options.items() if n in _OWN},
+            options={n: v for n, v in options.items() if n not in OWN_OPTIONS},
+            **{n: v for n, v in options.items() if n in OWN_OPTIONS},
         )
         return "known, and in range"
 
@@ -143,7 +145,7 @@ def check(
         ("chat template", lambda: _chat_template(found, chat_template, apply_chat_template), True),
         ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
         ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
-        ("context", lambda: _context(found, parts, df, card, options), described and bool(parts) and df is not None),
+        ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
         ("memory", lambda: check_model.memory(found, card, gpus or 0), described),
         ("GPUs", lambda: _gpus(gpus or 0, max_concurrency), not (gpu is not None and not visible_gpus())),
         ("cluster", lambda: _cluster(gpus or 0, max_concurrency), daft.get_or_infer_runner_type() == "ray"),
@@ -156,25 +158,6 @@ def check(
         else:
             checks.append(Check(name, "skipped", "nothing to look at"))
     return CheckReport(tuple(checks))
-
-
-_OWN = frozenset(
-    (
-        "retries",
-        "system_message",
-        "examples",
-        "files",
-        "truncate_prompt_tokens",
-        "truncation_side",
-        "dedupe",
-        "on_error",
-        "details",
-        "stall_timeout",
-        "progress_folder",
-        "chat_template_kwargs",
-        "describe_schema",
-    )
-)
 
 
 def _card_here() -> Card | None:
@@ -220,31 +203,22 @@ def _modalities(model: Model, parts: list[Part], df: daft.DataFrame | None) -> s
                 dtype = dtype.dtype
             if dtype.is_image() or dtype.is_fixed_shape_image():
                 wanted.add("image")
-    takes = model.config.modalities
-    for kind in sorted(wanted):
-        if kind not in takes:
-            raise ModelError(f"the prompt has {kind}s, and {model.config.hub_name} takes {', '.join(takes)}.")
-    return f"takes {', '.join(takes)}"
+    model.config.check_takes(wanted)
+    return f"takes {', '.join(model.config.modalities)}"
 
 
 def _return_format(return_format: Any, model: Model, options: Mapping[str, Any]) -> str:
-    from daft_vllm.engine.backends import compile_error, held
     from daft_vllm.udf.return_format import ReturnFormat
 
     form = ReturnFormat.of(
         return_format, enforce=options.get("enforce", "strict"), backend=options.get("backend", "auto")
     )
     for constraint in form.constraints:
-        one = held(constraint)
-        error = compile_error(one, model.tokenizer) if model.tokenizer is not None else None
-        if error is not None:
-            raise ModelError(f"{one.backend} can't compile it for this model's tokenizer: {error}")
+        check_constraint(constraint, model.tokenizer_of)
     return f"a column of {form.dtype}"
 
 
-def _context(
-    model: Model, parts: list[Part], df: daft.DataFrame | None, card: Card | None, options: Mapping[str, Any]
-) -> str | Check:
+def _context(model: Model, parts: list[Part], df: daft.DataFrame | None, options: Mapping[str, Any]) -> str | Check:
     assert df is not None
     if model.tokenizer is None:
         return Check("context", "skipped", "the tokenizer is not on this machine")

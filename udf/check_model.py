@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib.util
 import os
 import re
 import shutil
@@ -15,12 +14,13 @@ from typing import Any
 
 import psutil
 
+from daft_vllm.engine.config import vllm_source
 from daft_vllm.engine.preflight import local_tokenizer, missing_weights
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
 from daft_vllm.model_configs.advice import advice
 from daft_vllm.model_configs.cards import Card
-from daft_vllm.model_configs.memory import GIB, plan_memory, weight_bytes
+from daft_vllm.model_configs.memory import GIB, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting
 
 HUB_SECONDS = 5.0
@@ -61,11 +61,16 @@ class Model:
         known = config_of(self.name)
         return known if known is not None else derived_config(str(self.folder or self.name))
 
+    @property
+    def tokenizer_of(self) -> str:
+        """Folder or name of the model whose tokenizer it has."""
+        given = self.engine_args.get("tokenizer")
+        return str(given.value if given is not None else self.folder or self.name)
+
     @functools.cached_property
     def tokenizer(self) -> Any:
         """Its tokenizer; None if it isn't on this machine."""
-        given = self.engine_args.get("tokenizer")
-        return local_tokenizer(str(given.value if given is not None else self.folder or self.name))
+        return local_tokenizer(self.tokenizer_of)
 
     @property
     def dummy(self) -> bool:
@@ -100,8 +105,9 @@ def _on_hub(name: str, known: ModelConfig | None) -> str:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+    gated = f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN."
     if known is not None and known.gated and get_token() is None:
-        raise ModelError(f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN.")
+        raise ModelError(gated)
     names = {known.lower(): known for config in known_models().values() for known in (config.hub_name, config.name)}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
     hint = f" Did you mean {names[near[0]]!r}?" if near and near[0] != name.lower() else ""
@@ -119,7 +125,7 @@ def _on_hub(name: str, known: ModelConfig | None) -> str:
         why = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise ModelError(f"{name!r} is not on this machine, and the hub can't be asked: {why}.{hint}") from e
     if info.gated and get_token() is None:
-        raise ModelError(f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN.")
+        raise ModelError(gated)
     return f"on the hub, {info.downloads or 0} downloads a month; not on this machine yet"
 
 
@@ -143,11 +149,8 @@ def served(model: Model) -> str:
 @functools.cache
 def vllm_architectures() -> frozenset[str] | None:
     """Return the architectures of the installed vLLM, read from its source text; None where it isn't installed."""
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    source = Path(spec.submodule_search_locations[0]) / "model_executor" / "models" / "registry.py"
-    return frozenset(re.findall(r'^    "(\w+)": \(', source.read_text(encoding="utf-8"), re.MULTILINE))
+    source = vllm_source("model_executor/models/registry.py")
+    return None if source is None else frozenset(re.findall(r'^    "(\w+)": \(', source, re.MULTILINE))
 
 
 def memory(model: Model, card: Card | None, gpus: float) -> str:
@@ -158,13 +161,7 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
     """
     config = model.config
     args = {name: setting.value for name, setting in model.engine_args.items()}
-    dtype = str(args.get("dtype", "auto"))
-    weights = weight_bytes(
-        config.parameters,
-        config.architecture,
-        dtype="bfloat16" if dtype == "auto" else dtype,
-        quantization=args.get("quantization") or config.quantization,
-    )
+    weights = weights_of(config, args)
     if card is None:
         if gpus:
             return f"{weights / GIB:.1f} GiB of weights; no card is known: gpu= names one"
@@ -196,7 +193,7 @@ def disk(model: Model) -> str:
         place = place.parent
     free = shutil.disk_usage(place).free
     try:
-        needs = weight_bytes(model.config.parameters, model.config.architecture, quantization=model.config.quantization)
+        needs = weights_of(model.config)
     except DaftVLLMError:
         return f"{said}; {free / GIB:.0f} GiB of disk free"
     if needs > free:

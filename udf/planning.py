@@ -17,7 +17,7 @@ from daft_vllm.engine.devices import visible_gpus
 from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
 from daft_vllm.engine.request import Toolbox
 from daft_vllm.engine.sizes import shortest_answer
-from daft_vllm.errors import ModelError, OptionError, suggest
+from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.describe import describe
@@ -104,9 +104,8 @@ def spec_of(
     check_known_model(model)
     check_model_folder(model)
     known = config_of(model)
-    for kind in {kind for kinds in (parts, *turns) for kind in kinds if kind in ("image", "audio")}:
-        if known is not None and kind not in known.modalities:
-            raise ModelError(f"the prompt has {kind}s, and {known.hub_name} takes {', '.join(known.modalities)}.")
+    if known is not None:
+        known.check_takes(kind for kinds in (parts, *turns) for kind in kinds if kind in ("image", "audio"))
     prompting = known.prompting if known is not None else Prompting()
     engine_args = {name: setting.value for name, setting in resolve(known, goal=goal, user=engine_args).items()}
     toolbox: Toolbox | None = None
@@ -177,6 +176,10 @@ def spec_of(
     )
     _say_about_format(form, spec, tokenizer_of)
     return spec
+
+
+OWN_OPTIONS = frozenset(inspect.signature(spec_of).parameters) - {"parts", "turns", "use_process", "options"}
+"""What ``spec_of`` takes by name; all other options are for sampling."""
 
 
 def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str | None) -> None:

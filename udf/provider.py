@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import json
 from collections.abc import Mapping
@@ -20,12 +19,12 @@ from daft_vllm.errors import OptionError
 from daft_vllm.udf.actor import PromptActor
 from daft_vllm.udf.formats import PerRow
 from daft_vllm.udf.parts import PartKind
-from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
+from daft_vllm.udf.planning import DEFAULT_MODEL, OWN_OPTIONS, spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE
 from daft_vllm.udf.spec import PromptSpec
 from daft_vllm.udf.tools import CallFormat
 
-_OWN = frozenset(inspect.signature(spec_of).parameters) - {"parts", "turns", "use_process", "options", "return_format"}
+_OWN = OWN_OPTIONS - {"return_format"}
 _NOT_HERE = {
     "turns": "more columns than Daft's prompt hands on",
     "details": "a column of another type than Daft's prompt makes of return_format",

@@ -12,7 +12,7 @@ from rich.table import Table
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config
 from daft_vllm.model_configs.advice import advice
 from daft_vllm.model_configs.cards import card_of
-from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weight_bytes
+from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
 
@@ -80,13 +80,7 @@ def shown(
     if card is None:
         return Shown(config, known, settings)
     args = {name: setting.value for name, setting in settings.items()}
-    dtype = str(args.get("dtype", "auto"))
-    weights = weight_bytes(
-        config.parameters,
-        config.architecture,
-        dtype="bfloat16" if dtype == "auto" else dtype,
-        quantization=args.get("quantization") or config.quantization,
-    )
+    weights = weights_of(config, args)
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
     said = () if plan.fits else tuple(advice(config, plan, weights, args))
     prompt, cached, output = shape

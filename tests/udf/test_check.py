@@ -216,3 +216,15 @@ def test_shrunken_families_are_read(smollm2: str, tmp_path: Path) -> None:
     report = check([image(col("i")), lit("?")], model=folder, engine_args={"load_format": "dummy"})
     assert report["modalities"].seen == "takes text, image"
     assert report["architecture"].seen == "Gemma3ForConditionalGeneration"
+    assert report.ok, report
+
+
+def test_every_option_of_prompt_is_known() -> None:
+    report = check(col("q"), thinking=True, retries=1, tools=[sorted_words], model="qwen3-8b", gpu="A100-80")
+    assert report["options"].status == "ok", report
+    assert "thinking=True needs to know" in failure(check(col("q"), thinking=True), "options")
+
+
+def sorted_words(text: str) -> str:
+    """Sort the words of a text."""
+    return " ".join(sorted(text.split()))
