@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from daft_vllm.engine.adapters import adapter_args, fetched
 from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
+from daft_vllm.engine.detokenize import Detokenizer
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.loader import MediaLoader
 from daft_vllm.engine.media import MediaError
@@ -34,10 +35,15 @@ KILL_SECONDS = 2.0
 
 
 class StepWatch:
-    """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life."""
+    """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
+
+    ``on_step`` is called after each step; ``running`` are the sequences that had a place in it and are not finished.
+    """
 
     def __init__(self) -> None:
         self.last_step = time.monotonic()
+        self.on_step: Callable[[], None] = lambda: None
+        self.running = 0
         self.steps = 0
         self.running_sum = 0
         self.running_peak = 0
@@ -63,10 +69,12 @@ class StepWatch:
                 watch.last_step = time.monotonic()
                 if scheduler_stats is not None:
                     watch.steps += 1
+                    watch.running = scheduler_stats.num_running_reqs
                     watch.running_sum += scheduler_stats.num_running_reqs
                     watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
                 if iteration_stats is not None:
                     watch.preemptions += iteration_stats.num_preempted_reqs
+                watch.on_step()
 
             def log_engine_initialized(self) -> None:
                 pass
@@ -94,12 +102,14 @@ class Core:
         self.processes = list(processes)
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
+        self.max_num_batched_tokens: int = llm.vllm_config.scheduler_config.max_num_batched_tokens
         self.block_size: int = llm.vllm_config.cache_config.block_size
         self._adapters = _lora_requests(adapters or {})
         self.media = MediaLoader(llm.renderer, self.max_model_len - 1)
         tokenizer = llm.renderer.get_tokenizer()
         self._reasoning = ReasoningSplitter(parser, tokenizer, llm.model_config) if parser else None
         self._tools = ToolReader(tokenizer, llm.model_config, parser)
+        self._detokenizer = Detokenizer(tokenizer)
 
     @classmethod
     def start(cls, config: EngineConfig) -> Core:
@@ -230,8 +240,14 @@ class Core:
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
         outcome = _outcome(last, row)
+        completion = last.outputs[0]
         try:
-            return self._taken_apart(outcome, last.outputs[0].token_ids, row)
+            if not row.params.detokenize:
+                stopped = completion.finish_reason == "stop"
+                prompt_ids = last.prompt_token_ids or ()
+                text = self._detokenizer.text(prompt_ids, completion.token_ids, row.params, stopped=stopped)
+                outcome = outcome._replace(text=text)
+            return self._taken_apart(outcome, completion.token_ids, row)
         except Exception as e:  # vLLM's parsers are many, and what they read is what a model wrote
             error = ErrorValue("invalid_output", f"the answer can't be taken apart: {type(e).__name__}: {e}")
             return outcome._replace(error=error)

@@ -8,9 +8,9 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from daft_vllm.errors import DeviceError
 
@@ -31,6 +31,68 @@ def visible_gpus(env: Mapping[str, str] = os.environ, device_folder: Path = Path
         return ids
     numbers = [re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*")]
     return [str(n) for n in sorted(int(match.group(1)) for match in numbers if match)]
+
+
+class GpuState(NamedTuple):
+    """What the driver says of a GPU.
+
+    Attributes:
+        id: its id in the mask.
+        name: what the driver calls it.
+        total: bytes of its memory.
+        free: those of them that nobody holds.
+        capability: its compute capability.
+        driver: the driver's version.
+    """
+
+    id: str
+    name: str
+    total: int
+    free: int
+    capability: tuple[int, int]
+    driver: str
+
+
+def gpu_states(ids: Sequence[str]) -> list[GpuState]:
+    """Return what the driver says of these GPUs; none where there is no driver, or an id is that of a part of a GPU."""
+    try:
+        import pynvml  # type: ignore[import-not-found,unused-ignore]  # comes with vLLM for GPUs
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, no package
+        return []
+    states = []
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for gpu in ids:
+            by_index = gpu.isdigit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if by_index else pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            name = _text(pynvml.nvmlDeviceGetName(handle))
+            states.append(GpuState(gpu, name, memory.total, memory.free, tuple(capability), driver))
+    except Exception as e:
+        logger.debug("NVML doesn't say what these GPUs are: %s", e)
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+    return states
+
+
+def check_free(states: Sequence[GpuState], utilization: float) -> None:
+    """Raise ``DeviceError`` for a GPU with less free memory than ``gpu_memory_utilization`` takes of it."""
+    for state in states:
+        wanted = state.total * utilization
+        if state.free < wanted:
+            raise DeviceError(
+                f"GPU {state.id} ({state.name}) has {state.free / 2**30:.1f} of {state.total / 2**30:.1f} GiB free, "
+                f"and gpu_memory_utilization={utilization:g} takes {wanted / 2**30:.1f}: end what else holds its "
+                "memory (nvidia-smi names it), or lower gpu_memory_utilization in engine_args."
+            )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 class GpuClaim:

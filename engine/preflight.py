@@ -55,7 +55,16 @@ def missing_weights(folder: Path) -> list[str]:
     for index in folder.glob("*.index.json"):
         named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
         return sorted(name for name in named if not (folder / name).exists())
-    return [] if any(next(folder.glob(kind), None) for kind in _WEIGHTS) else ["every file of weights"]
+    return [] if weight_files(folder) else ["every file of weights"]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return a folder's files of weights, of one kind where they are there in several."""
+    for kind in _WEIGHTS:
+        found = sorted(folder.glob(kind))
+        if found:
+            return found
+    return []
 
 
 def check_constraint(constraint: Constraint, model: str | None = None) -> None:

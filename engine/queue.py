@@ -158,7 +158,8 @@ class PrefixQueue:
         if row.media and shared:
             shared -= 1  # the block of media in the key
             row.leads = False
-        self.optimal_tokens += computed_tokens(row.size, shared, self._block_size)
+        row.new_tokens = computed_tokens(row.size, shared, self._block_size)
+        self.optimal_tokens += row.new_tokens
         self._position = row.key
 
     def _end_sweep(self) -> None:

@@ -20,6 +20,7 @@ from daft_vllm.engine.content import (
     media_of,
     merged,
 )
+from daft_vllm.engine.detokenize import Detokenizer
 from daft_vllm.engine.guard import TokenGuard
 from daft_vllm.engine.prefix import pack_tokens
 from daft_vllm.engine.request import Outcome, Request, Toolbox
@@ -52,13 +53,15 @@ class RequestRenderer:
         # One token of the context has to be left for the answer.
         self.max_prompt_tokens = max_model_len - 1
         self._can_think = bool(reasoning_parser(config))
-        self._tools = ToolReader(renderer.get_tokenizer(), renderer.model_config, reasoning_parser(config))
+        tokenizer = renderer.get_tokenizer()
+        self._tools = ToolReader(tokenizer, renderer.model_config, reasoning_parser(config))
+        self._detokenizer = Detokenizer(tokenizer)
         template = self._template()
         self.has_chat_template = template is not None
         # Some tokenizers have another template where there are tools.
         self._tool_template = self._template([{}]) if template is not None else None
         written = None if template is None else f"{template}{self._tool_template}"
-        self._guard = TokenGuard(renderer.get_tokenizer(), written, self._placeholders())
+        self._guard = TokenGuard(tokenizer, written, self._placeholders())
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -178,7 +181,7 @@ class RequestRenderer:
         sampling, toolbox = request.sampling, request.toolbox
         if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
             sampling = sampling.but({"skip_special_tokens": False})
-        return sampling.to_vllm(request.constraint)
+        return sampling.to_vllm(request.constraint, detokenize=not self._detokenizer.takes(sampling))
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
         """Return the chat template's text, None where there is none."""

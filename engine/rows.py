@@ -87,6 +87,7 @@ class Row:
         max_tokens: the most tokens that its answer may have.
         size: tokens of its prompt as it was rendered.
         prompt_tokens: tokens of its prompt; with media more than ``size`` from the time on that they are loaded.
+        new_tokens: tokens of its prompt that a row before it in the queue's order does not have; known when it leaves.
         leads: whether no row before it in the queue's order has the same media.
         items: see ``Prepared.items``.
         thinking: see ``Prepared.thinking``.
@@ -111,6 +112,7 @@ class Row:
         "leads",
         "max_tokens",
         "media",
+        "new_tokens",
         "params",
         "prompt_tokens",
         "size",
@@ -128,7 +130,7 @@ class Row:
         self.call = call
         self.index = index
         self.max_tokens: int = self.params.max_tokens or 1
-        self.size = self.prompt_tokens = len(tokens) // TOKEN_BYTES
+        self.size = self.prompt_tokens = self.new_tokens = len(tokens) // TOKEN_BYTES
         self.leads = True
         self.key = order_key(tokens, block_size, next(_sequence), self.media)
         self.digest = prepared.digest() if dedupe else None

@@ -8,6 +8,7 @@ import itertools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -24,6 +25,11 @@ from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError
 
 WATCH_SECONDS = 0.5
 """How often the engine looks whether vLLM is alive and makes progress."""
+
+
+STEPS_AHEAD = 2
+"""Steps of vLLM that the prompts sent to it fill before it has begun them. One is the next step, which may be under way
+when this is looked at; the other is the one after it. More only fixes the order of rows too early for those to come."""
 
 
 class EngineThread:
@@ -45,6 +51,9 @@ class EngineThread:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ids = itertools.count()
         self._max_in_flight = 1
+        self._max_waiting_tokens = 1
+        self._sent: deque[int] = deque()  # new tokens of the rows sent last: of all that may wait in vLLM, and others
+        self._sent_tokens = 0
         self._grace = 0.0  # a dead engine gets none
         self._stats = EngineStats()
         self._stats_lock = threading.Lock()
@@ -181,6 +190,8 @@ class EngineThread:
         self._core = core = Core.start(self.config)
         self._queue = PrefixQueue(core.block_size, core.max_num_seqs)
         self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
+        self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
+        core.watch.on_step = self._admit
         try:
             await core.load_adapters(self.config.stall_timeout)
             self._opened = time.monotonic()
@@ -212,8 +223,10 @@ class EngineThread:
         moved, waited, now = 0, 0.0, time.monotonic()
         if len(self._queue) and not self._in_flight:
             self._core.watch.last_step = now  # an idle engine takes no steps: start the watch here
-        while len(self._queue) and len(self._in_flight) < self._max_in_flight:
+        while len(self._queue) and self._has_room(self._core):
             row = self._queue.pop()
+            self._sent.append(row.new_tokens)
+            self._sent_tokens += row.new_tokens
             request_id = str(next(self._ids))
             self._in_flight[request_id] = row
             self._tasks[request_id] = self._loop.create_task(self._generate(request_id, row))
@@ -229,6 +242,17 @@ class EngineThread:
             elif self._busy_since is not None and not self._in_flight:
                 self._stats.busy_seconds += now - self._busy_since
                 self._busy_since = None
+
+    def _has_room(self, core: Core) -> bool:
+        """Whether vLLM may run out of rows before it can be given more.
+
+        It may not while the rows that it has not begun fill its next steps. vLLM begins rows in the order in which they
+        were sent: those it has not begun are the last ones.
+        """
+        waiting = len(self._in_flight) - core.watch.running
+        while len(self._sent) > waiting:
+            self._sent_tokens -= self._sent.popleft()
+        return len(self._in_flight) < self._max_in_flight and self._sent_tokens < self._max_waiting_tokens
 
     async def _generate(self, request_id: str, row: Row) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError

@@ -36,7 +36,7 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
         if other.parameters < config.parameters and other.name.split("-")[0] == config.name.split("-")[0]
     ]
     generation = config.name.rpartition("-")[0]
-    for other in sorted(family, key=lambda one: (not one.name.startswith(generation), -one.parameters)):
+    for other in sorted(family, key=lambda one: (not one.name.startswith(f"{generation}-"), -one.parameters)):
         size = weight_bytes(other.parameters, other.architecture, quantization=other.quantization)
         if plan_memory(other.architecture, size, plan.card, gpus=plan.gpus).fits:
             said.append(f"{other.name} fits.")

@@ -67,3 +67,8 @@ def card_of(name: str) -> Card:
     if name.lower() not in by_name:
         raise OptionError(f"there is no card {name!r}.{suggest(name, cards())} There are {', '.join(cards())}.")
     return by_name[name.lower()]
+
+
+def card_named(full_name: str) -> Card | None:
+    """Return the card that the driver calls so; None if it isn't known."""
+    return next((card for card in cards().values() if card.full_name == full_name), None)

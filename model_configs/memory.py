@@ -34,6 +34,11 @@ def vllm_defaults(card: Card) -> dict[str, int]:
     return {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
 
 
+def utilization_of(engine_args: Mapping[str, Any], gpus: float) -> float:
+    """Return the share of a GPU's memory that an engine takes; several share a GPU where ``gpus`` is below 1."""
+    return float(engine_args.get("gpu_memory_utilization") or UTILIZATION * (min(1.0, gpus) or 1.0))
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """What each GPU of an engine holds. Sizes are in bytes, for one GPU.
@@ -179,7 +184,7 @@ def plan_memory(
     """
     args = {**vllm_defaults(card), **(engine_args or {})}
     number = max(1, int(gpus))
-    utilization = float(args.get("gpu_memory_utilization", UTILIZATION * min(1.0, gpus) if gpus else UTILIZATION))
+    utilization = utilization_of(args, gpus)
     split = weights // number
     tokens, sequences = int(args["max_num_batched_tokens"]), int(args["max_num_seqs"])
     layer = tokens * (2 * architecture.intermediate_size // number + 6 * architecture.hidden_size) * 2

@@ -37,6 +37,19 @@ class Prompting:
 
 
 @dataclass(frozen=True)
+class Overlay:
+    """What vLLM's engine is told of a model on one card.
+
+    Args:
+        engine_args: by vLLM's names; none that the model's own ``engine_args`` have.
+        why: why so, by the name of the argument, and who says so.
+    """
+
+    engine_args: Mapping[str, Any]
+    why: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """One model as its TOML file describes it.
 
@@ -52,9 +65,12 @@ class ModelConfig:
         dtypes: types of its weights that give right answers.
         quantization: how its weights come quantized, as vLLM calls it. None: they don't.
         task: ``"generate"`` or ``"embed"``.
+        packages: Python packages that it needs beside vLLM's.
         prompting: how it wants to be spoken to.
         sampling: the sampling options that its makers recommend. Not applied by themselves.
         engine_args: what vLLM's engine is told, by vLLM's names.
+        why: why so, by the name of the argument.
+        cards: what it is told besides on single cards, by their names.
         config: what of its ``config.json`` planning needs, as Hugging Face's config classes take it.
         sources: where these numbers are from, and when they were read.
         package: the Python package that carries the weights. None: they come from the hub.
@@ -71,9 +87,12 @@ class ModelConfig:
     dtypes: Sequence[str] = ("bfloat16", "float16", "float32")
     quantization: str | None = None
     task: Literal["generate", "embed"] = "generate"
+    packages: Sequence[str] = ()
     prompting: Prompting = field(default_factory=Prompting)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, Overlay] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, Any] = field(default_factory=dict)
     package: Package | None = None
@@ -97,7 +116,9 @@ class ModelConfig:
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         package = data.pop("package", None)
         prompting = Prompting(**data.pop("prompting", {}))
-        return cls(**data, prompting=prompting, package=Package(**package) if package else None)
+        overlays = {name: Overlay(**values) for name, values in data.pop("cards", {}).items()}
+        package = Package(**package) if package else None
+        return cls(**data, prompting=prompting, cards=overlays, package=package)
 
 
 @functools.cache

@@ -70,12 +70,12 @@ def resolve(
         raise OptionError(f"there is no goal {goal!r}.{suggest(goal, goals())} There are {', '.join(goals())}.")
     found: dict[str, Setting] = {}
     if config is not None:
-        found |= {name: Setting(value, f"model {config.name}") for name, value in config.engine_args.items()}
+        found |= {n: Setting(v, f"model {config.name}", config.why.get(n, "")) for n, v in config.engine_args.items()}
         if config.prompting.reasoning_parser is not None:
             why = "takes the model's thinking apart from its answer"
             found["reasoning_parser"] = Setting(config.prompting.reasoning_parser, f"model {config.name}", why)
     if card is not None:
-        found |= {n: Setting(v, f"card {card.name}", card.why.get(n, "")) for n, v in card.engine_args.items()}
+        found |= card_settings(config, card)
     if goal is not None:
         wanted = goals()[goal]
         found |= {n: Setting(v, f"goal {goal}", wanted.why.get(n, "")) for n, v in wanted.engine_args.items()}
@@ -85,6 +85,16 @@ def resolve(
     found |= {name: Setting(value, "given") for name, value in given.items()}
     if config is not None and "dtype" in given:
         check_dtype(config, str(given["dtype"]))
+    return found
+
+
+def card_settings(config: ModelConfig | None, card: Card) -> dict[str, Setting]:
+    """Return what a card wants of every model, and of this one; none of it is among the model's own settings."""
+    found = {n: Setting(v, f"card {card.name}", card.why.get(n, "")) for n, v in card.engine_args.items()}
+    overlay = config.cards.get(card.name) if config is not None else None
+    if config is not None and overlay is not None:
+        origin = f"model {config.name} on {card.name}"
+        found |= {n: Setting(v, origin, overlay.why.get(n, "")) for n, v in overlay.engine_args.items()}
     return found
 
 

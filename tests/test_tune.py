@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ class FakeTuner(Tuner):
     def __init__(self, rates: dict[str, Any], log: Path, **options: Any) -> None:
         self.rates = rates
         self.runs: list[dict[str, Any]] = []
-        super().__init__("m", ["a"], max_tokens=1, engine_args=options, gpus=0, log=log)
+        shared_first = options.pop("shared_first_texts", None)
+        super().__init__("m", ["a"], shared_first=shared_first, max_tokens=1, engine_args=options, gpus=0, log=log)
 
     def _run_one(self, settings: dict[str, Any]) -> Trial:
         self.runs.append(settings)
@@ -49,6 +52,29 @@ def test_nothing_faster_is_said(tmp_path: Path) -> None:
     tuned = FakeTuner({"max_num_seqs=64": 1.02, "block_size=64": 0.5}, tmp_path / "log").run(minutes=1)
     assert tuned.settings == {}
     assert "nothing was faster than the default, 10.00 rows/s" in str(tuned)
+
+
+def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
+    class Slow(FakeTuner):
+        def _run_one(self, settings: dict[str, Any]) -> Trial:
+            time.sleep(0.05)
+            return super()._run_one(settings)
+
+    tuned = Slow({}, tmp_path / "log").run(minutes=0.4 / 60)
+    assert len(tuned.trials) + len(tuned.untried) == 1 + 7
+    assert tuned.untried[-1] == "block_size=128"
+    assert str(tuned).endswith(f"Not tried, for lack of time: {', '.join(tuned.untried)}.")
+
+
+def test_shared_fields_first_is_a_setting_too(tmp_path: Path) -> None:
+    tuner = FakeTuner({"shared_first=True": 2.0, "block_size=64": 1.5}, tmp_path / "log", shared_first_texts=["b"])
+    tuned = tuner.run(minutes=1)
+    assert tuned.settings == {"shared_first": True, "block_size": 64}
+    assert tuned.engine_args == {"block_size": 64}
+    path = tmp_path / "tuned.toml"
+    write_overlay(tuned, path, "m")
+    assert tuned_args(path) == {"block_size": 64}
+    assert tomllib.loads(path.read_text())["prompt"] == {"shared_first": True}
 
 
 def test_a_lucky_run_does_not_count(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from daft_vllm.engine.request import count_by_code
 from daft_vllm.engine.tools import check_tool_parser
 from daft_vllm.errors import EngineClosedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
+from daft_vllm.udf.before_load import with_card_settings
 from daft_vllm.udf.cells import CellReader
 from daft_vllm.udf.engines import shared_engine
 from daft_vllm.udf.exit import leave_quickly
@@ -254,7 +255,8 @@ class PromptActor:
             if self._engine is None or self._engine.is_over:
                 leave_quickly()
                 started = time.monotonic()
-                config = replace(spec.engine, model=resolve_model(spec.engine.model))
+                config = with_card_settings(spec.engine)
+                config = replace(config, model=resolve_model(config.model))
                 check_before_load(config, spec.format.constraints)
                 if spec.toolbox is not None:
                     check_tool_parser(spec.toolbox.parser)

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import daft
 
 from daft_vllm.engine.config import check_engine_args
-from daft_vllm.engine.devices import GpuClaim, visible_gpus
+from daft_vllm.engine.devices import GpuClaim, check_free, gpu_states, visible_gpus
 from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.model_configs import config_of
-from daft_vllm.model_configs.cards import Card, card_of, cards
+from daft_vllm.model_configs.cards import Card, card_named, card_of
+from daft_vllm.model_configs.memory import utilization_of
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf import check_model
 from daft_vllm.udf.check_model import Model
@@ -23,6 +24,8 @@ from daft_vllm.udf.planning import DEFAULT_MODEL, OWN_OPTIONS, spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
 
 Status = Literal["ok", "warning", "failure", "skipped"]
+_BFLOAT16 = (8, 0)
+"""The compute capability from which on GPUs have bfloat16."""
 _SAMPLE = 256
 """Rows whose prompts are tokenized."""
 
@@ -147,7 +150,7 @@ def check(
         ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
         ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
         ("memory", lambda: check_model.memory(found, card, gpus or 0), described),
-        ("GPUs", lambda: _gpus(gpus or 0, max_concurrency), not (gpu is not None and not visible_gpus())),
+        ("GPUs", lambda: _gpus(gpus or 0, max_concurrency, found), not (gpu is not None and not visible_gpus())),
         ("cluster", lambda: _cluster(gpus or 0, max_concurrency), daft.get_or_infer_runner_type() == "ray"),
         ("disk", lambda: check_model.disk(found), described),
         ("batches", lambda: _batches(df, parts, max_concurrency, batch_size), df is not None),
@@ -162,16 +165,8 @@ def check(
 
 def _card_here() -> Card | None:
     """Return the card of this machine, if there is one that is known."""
-    try:
-        import pynvml  # type: ignore[import-not-found,unused-ignore]  # where there is a GPU
-
-        pynvml.nvmlInit()
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-        pynvml.nvmlShutdown()
-    except Exception:  # no driver, no package
-        return None
-    name = name.decode() if isinstance(name, bytes) else name
-    return next((card for card in cards().values() if card.full_name == name), None)
+    states = gpu_states(visible_gpus()[:1])
+    return card_named(states[0].name) if states else None
 
 
 def _chat_template(model: Model, given: str | None, asked: bool | None) -> str | Check:
@@ -259,7 +254,7 @@ def _is_text(part: Part, df: daft.DataFrame) -> bool:
     return part.kind == "auto" and bool(dtype.is_string() or dtype.is_numeric() or dtype.is_boolean())
 
 
-def _gpus(gpus: float, engines: int) -> str | Check:
+def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
     visible = visible_gpus()
     if not gpus:
         if visible:
@@ -276,7 +271,15 @@ def _gpus(gpus: float, engines: int) -> str | Check:
                     f"{engines} x {gpus:g} GPUs are wanted, {len(visible)} are visible "
                     f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {held}."
                 ) from e
-        return f"{engines} x {gpus:g} of {len(visible)} visible ones are free"
+        states = gpu_states([gpu for claim in claims for gpu in claim.ids])
+        check_free(states, utilization_of({n: setting.value for n, setting in model.engine_args.items()}, gpus))
+        for state in states:
+            if state.capability < _BFLOAT16 and "float16" not in model.config.dtypes:
+                raise ModelError(
+                    f"a {state.name} has no bfloat16, which {model.name} needs: dtype float32, or another."
+                )
+        names = ", ".join(f"{s.name} with {s.free / 2**30:.1f} GiB free, driver {s.driver}" for s in states[:1])
+        return f"{engines} x {gpus:g} of {len(visible)} visible ones are free{': ' if names else ''}{names}"
     finally:
         for claim in claims:
             claim.release()

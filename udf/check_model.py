@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -15,8 +17,8 @@ from typing import Any
 import psutil
 
 from daft_vllm.engine.config import vllm_source
-from daft_vllm.engine.preflight import local_tokenizer, missing_weights
-from daft_vllm.errors import DaftVLLMError, ModelError
+from daft_vllm.engine.preflight import local_tokenizer, missing_weights, weight_files
+from daft_vllm.errors import DaftVLLMError, MissingPackageError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
 from daft_vllm.model_configs.advice import advice
 from daft_vllm.model_configs.cards import Card
@@ -71,6 +73,13 @@ class Model:
     def tokenizer(self) -> Any:
         """Its tokenizer; None if it isn't on this machine."""
         return local_tokenizer(self.tokenizer_of)
+
+    @functools.cached_property
+    def file_bytes(self) -> int | None:
+        """Bytes of its files of weights. None: they are not on this machine."""
+        if self.folder is None or missing_weights(self.folder):
+            return None
+        return sum(path.stat().st_size for path in weight_files(self.folder))
 
     @property
     def dummy(self) -> bool:
@@ -129,12 +138,38 @@ def _on_hub(name: str, known: ModelConfig | None) -> str:
     return f"on the hub, {info.downloads or 0} downloads a month; not on this machine yet"
 
 
+def check_packages(model: Model) -> None:
+    """Raise ``MissingPackageError`` if the model needs a Python package that isn't here."""
+    kind = _model_type(model)
+    needed = {
+        name for known in known_models().values() if known.config.get("model_type") == kind for name in known.packages
+    }
+    missing = sorted(name for name in needed if importlib.util.find_spec(name) is None)
+    if missing:
+        names = " ".join(missing)
+        raise MissingPackageError(f"{model.name} needs {names} beside vLLM: pip install {names}, or daft-vllm[media].")
+
+
+def _model_type(model: Model) -> str | None:
+    known = config_of(model.name)
+    if known is not None:
+        return str(known.config["model_type"])
+    if model.folder is None:
+        return None
+    try:
+        return str(json.loads((model.folder / "config.json").read_text(encoding="utf-8")).get("model_type"))
+    except (OSError, ValueError):
+        return None
+
+
 def served(model: Model) -> str:
-    """Return that the installed vLLM serves the architecture.
+    """Return that the installed vLLM serves the architecture, and that the packages are here which it needs.
 
     Raises:
         ModelError: it doesn't.
+        MissingPackageError: one is missing.
     """
+    check_packages(model)
     names = [str(name) for name in model.config.config.get("architectures") or ["?"]]
     known = vllm_architectures()
     if known is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.devices import GpuClaim, visible_gpus
+from daft_vllm.udf.before_load import check_fits
 
 
 class _Open(NamedTuple):
@@ -36,7 +38,7 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
 
     Raises:
         DeviceError: too few GPUs are free.
-        Everything that ``OfflineEngine`` raises.
+        Everything that ``check_fits`` and ``OfflineEngine`` raise.
     """
     key = repr(config)
     with _lock:
@@ -49,11 +51,9 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
                 del _open[other]
         claim = GpuClaim(config.gpus, visible_gpus()) if claim_gpus and config.gpus > 0 else None
         try:
-            if claim is None:
+            with claim.applied() if claim is not None else contextlib.nullcontext():
+                check_fits(config)
                 engine = OfflineEngine(config, check_chat_template=check_chat_template)
-            else:
-                with claim.applied():
-                    engine = OfflineEngine(config, check_chat_template=check_chat_template)
         except BaseException:
             if claim is not None:
                 claim.release()

@@ -116,8 +116,9 @@ def prompt(
             which the ``demo`` extra carries and which is converted once into the cache folder.
         engine_args: arguments of vLLM's engine by vLLM's names, ``{"max_model_len": 4096}`` for example. Defaults are
             vLLM's, except on a CPU (see ``daft_vllm.engine.environment.default_engine_args``).
-        goal: what the job wants most: ``"throughput"`` (as None, the default), ``"long-context"`` or ``"images"``; sets
-            ``engine_args`` that aren't given. ``daft-vllm config`` shows which.
+        goal: what the job wants most: ``"throughput"`` (as None, the default), ``"long-context"``, ``"images"``,
+            ``"text"`` (a model that takes media, for rows without any) or ``"short-job"``; sets ``engine_args`` that
+            aren't given. ``daft-vllm config`` shows which.
         apply_chat_template: False sends each string to the model as it is. True: a model without one is an error. None
             (default): the model's, or that of ``chat_template``; a base model, which has none, gets single texts as
             they are, and a warning says so.

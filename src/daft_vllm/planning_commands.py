@@ -1,4 +1,4 @@
-"""``daft-vllm check``, ``config``, ``plan`` and ``tune``: what is known of a job before it runs."""
+"""``daft-vllm check``, ``config``, ``models``, ``plan`` and ``tune``: what is known of a job before it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def config(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
     gpus: Annotated[float, typer.Option(help="GPUs of each engine, or a share of one.")] = 1,
-    goal: Annotated[str | None, typer.Option(help="throughput, long-context or images.")] = None,
+    goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
     engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of a row.")] = 512,
     shared_tokens: Annotated[int, typer.Option(min=0, help="Those of them that rows share.")] = 0,
@@ -63,7 +63,7 @@ def check(
     gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: the one that is here.")] = None,
     gpus: Annotated[float | None, typer.Option(help="GPUs of each engine.")] = None,
     engines: Annotated[int, typer.Option(min=1, help="Engines in all.")] = 1,
-    goal: Annotated[str | None, typer.Option(help="throughput, long-context or images.")] = None,
+    goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
     engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
     input: Annotated[str | None, typer.Option(help="The table: its first rows are looked at.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt, with columns in braces.")] = None,
@@ -146,6 +146,28 @@ def plan(
     typer.echo(found.calls)
 
 
+def models(
+    gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
+    takes: Annotated[str | None, typer.Option(help="Only those that take text, image or audio.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models that daft-vllm describes, by their short names; with a card, how many of it each one needs."""
+    from daft_vllm.errors import DaftVLLMError
+
+    quiet()
+    try:
+        from daft_vllm.models_command import listed, print_listed
+
+        found = listed(gpu=gpu, takes=takes)
+    except DaftVLLMError as e:
+        fail(str(e))
+        return
+    if json_output:
+        typer.echo(json.dumps([line.as_dict() for line in found], indent=2))
+    else:
+        print_listed(found, gpu, Console())
+
+
 def tune(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     sample: Annotated[str, typer.Option(help="Rows of the job: Parquet, CSV or JSON lines.")],
@@ -167,16 +189,23 @@ def tune(
         from daft_vllm.engine.config import check_engine_args
         from daft_vllm.job import read_table
         from daft_vllm.model_configs import resolve_model
-        from daft_vllm.tune import Tuner, write_overlay
+        from daft_vllm.tune import SHARED_FIRST, Tuner, write_overlay
+        from daft_vllm.udf.shared_first import shared_first
         from daft_vllm.udf.template import template
 
         args = engine_args_of(engine_args)
         check_engine_args(args)
-        df = read_table(sample)
-        texts = df.limit(rows).select(template(prompt, df).alias("prompt")).to_pydict()["prompt"]
+        df = read_table(sample).limit(rows).collect()
+
+        def texts(of: str) -> list[str]:
+            asked = df.select(template(of, df).alias("prompt")).to_pydict()["prompt"]
+            return [text for text in asked if text]
+
+        ordered = shared_first(df, prompt).template
         tuner = Tuner(
             resolve_model(model),
-            [text for text in texts if text],
+            texts(prompt),
+            shared_first=texts(ordered) if ordered != prompt else None,
             max_tokens=max_tokens,
             engine_args=args,
             gpus=gpus,
@@ -189,5 +218,7 @@ def tune(
         fail(str(e))
         return
     typer.echo(str(found))
-    if found.settings:
+    if SHARED_FIRST in found.settings:
+        typer.echo(f"the prompt with shared fields first, as 'daft-vllm run --shared-first' has it: {ordered!r}")
+    if found.engine_args:
         typer.echo(f"{output}: prompt(..., engine_args=daft_vllm.tuned_args({str(output)!r}))")

@@ -29,6 +29,8 @@ NOISE = 0.03
 """A setting counts as faster from this share on; less is what one run and the next of the same job differ by."""
 CONFIRMATIONS = 3
 """Runs of the default and of the best, in turns, that decide in the end."""
+SHARED_FIRST = "shared_first"
+"""Name of the setting that is no argument of vLLM's: the prompt's lines in the order of ``daft_vllm.shared_first``."""
 _CPU_AXES: Mapping[str, Sequence[Any]] = {
     "max_num_batched_tokens": (1024, 256, 2048),
     "max_num_seqs": (64, 128),
@@ -66,18 +68,29 @@ class Tuned:
         default: rows a second of the default, median of its runs.
         best: rows a second of ``settings``, median of their runs.
         trials: everything that was run.
+        untried: settings that there was no time for.
     """
 
     settings: dict[str, Any]
     default: float
     best: float
     trials: list[Trial] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+
+    @property
+    def engine_args(self) -> dict[str, Any]:
+        """Those of ``settings`` that are arguments of vLLM's engine."""
+        return {name: value for name, value in self.settings.items() if name != SHARED_FIRST}
 
     def __str__(self) -> str:
+        untried = f" Not tried, for lack of time: {', '.join(self.untried)}." if self.untried else ""
         if not self.settings:
-            return f"nothing was faster than the default, {self.default:.2f} rows/s, in {len(self.trials)} runs."
+            return (
+                f"nothing was faster than the default, {self.default:.2f} rows/s, in {len(self.trials)} runs.{untried}"
+            )
         said = ", ".join(f"{name}={value}" for name, value in self.settings.items())
-        return f"{said}: {self.best:.2f} rows/s, {self.best / self.default:.2f} times the default's {self.default:.2f}."
+        faster = f"{self.best / self.default:.2f} times the default's {self.default:.2f}"
+        return f"{said}: {self.best:.2f} rows/s, {faster}.{untried}"
 
 
 class Tuner:
@@ -86,6 +99,7 @@ class Tuner:
     Args:
         model: a folder or a name on the hub, as vLLM takes it.
         texts: prompts of the job's kind; some seconds' worth.
+        shared_first: the same prompts with shared fields first. None: that isn't tried.
         max_tokens: the longest answer.
         engine_args: settings that stay.
         gpus: GPUs of the engine.
@@ -99,6 +113,7 @@ class Tuner:
         model: str,
         texts: Sequence[str],
         *,
+        shared_first: Sequence[str] | None = None,
         max_tokens: int,
         engine_args: Mapping[str, Any],
         gpus: float,
@@ -109,6 +124,7 @@ class Tuner:
         if not texts:
             raise OptionError("tuning needs at least one prompt.")
         self._job: dict[str, Any] = {"model": model, "texts": list(texts), "max_tokens": max_tokens, "gpus": gpus}
+        self._shared_first = list(shared_first) if shared_first is not None else None
         self._given = dict(engine_args)
         self._log = log
         self._say = say
@@ -131,23 +147,28 @@ class Tuner:
             raise EngineError(f"the engine does not run with its default settings: {default.error}")
         best = default
         spent: list[float] = []
-        for name, values in (_GPU_AXES if self._gpus else _CPU_AXES).items():
-            if name in self._given:
-                continue
+        untried: list[str] = []
+        for name, values in self._axes().items():
             start = best
             for value in values:
-                # The runs that decide at the end have to fit, too.
+                # The runs that decide at the end have to fit, too: this one may be the best, which then runs again.
                 left = deadline - time.monotonic()
-                if spent and left < max(spent) * (2 * (CONFIRMATIONS - 1) + 1):
-                    break
+                if untried or (spent and left < max(spent) * (1 + 2 * (CONFIRMATIONS - 1))):
+                    untried.append(f"{name}={value}")
+                    continue
                 began = time.monotonic()
                 trial = self._try({**start.settings, name: value})
                 spent.append(time.monotonic() - began)
                 if trial.rows_per_second > best.rows_per_second * (1 + NOISE):
                     best = trial
-        return self._decided(best)
+        return self._decided(best, untried)
 
-    def _decided(self, best: Trial) -> Tuned:
+    def _axes(self) -> dict[str, Sequence[Any]]:
+        """Return the values of each setting that are tried in place of the default's, where the user leaves it open."""
+        axes = {n: values for n, values in (_GPU_AXES if self._gpus else _CPU_AXES).items() if n not in self._given}
+        return axes if self._shared_first is None else {SHARED_FIRST: (True,), **axes}
+
+    def _decided(self, best: Trial, untried: list[str]) -> Tuned:
         rates: dict[str, list[float]] = {"default": [], "best": []}
         if best.settings:
             for number in range(CONFIRMATIONS):
@@ -158,7 +179,8 @@ class Tuner:
         default = median(rates["default"])
         found = median(rates["best"]) if rates["best"] else default
         faster = found > default * (1 + NOISE)
-        return Tuned(dict(best.settings) if faster else {}, default, found if faster else default, self.trials)
+        settings = dict(best.settings) if faster else {}
+        return Tuned(settings, default, found if faster else default, self.trials, untried)
 
     def _try(self, settings: dict[str, Any], repeat: int = 0) -> Trial:
         """Return the so many-th run with these settings, doing it unless it was done before."""
@@ -175,7 +197,9 @@ class Tuner:
         return known[repeat]
 
     def _run_one(self, settings: dict[str, Any]) -> Trial:
-        job = json.dumps({**self._job, "engine_args": {**self._given, **settings}})
+        args = {**self._given, **settings}
+        texts = self._shared_first if args.pop(SHARED_FIRST, False) else self._job["texts"]
+        job = json.dumps({**self._job, "texts": texts, "engine_args": args})
         process = subprocess.Popen(
             [sys.executable, "-m", "daft_vllm.trial"],
             stdin=subprocess.PIPE,
@@ -218,13 +242,14 @@ class Tuner:
 
 def write_overlay(tuned: Tuned, path: Path, model: str) -> None:
     """Write what was found as TOML, which ``tuned_args`` reads; with the evidence."""
-    values = [f"{name} = {json.dumps(value)}" for name, value in tuned.settings.items()]
+    values = [f"{name} = {json.dumps(value)}" for name, value in tuned.engine_args.items()]
     lines = [
         f"# {model} on {platform.processor() or platform.machine()}, {os.cpu_count()} cores, {datetime.date.today()}",
         f"# {tuned}",
         "",
         "[engine_args]",
         *values,
+        *(["", "[prompt]", "shared_first = true"] if SHARED_FIRST in tuned.settings else []),
         "",
         "[evidence]",
         f"default_rows_per_second = {tuned.default:.4f}",

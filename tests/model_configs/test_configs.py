@@ -57,10 +57,13 @@ def test_vllm_knows_what_is_named() -> None:
     known = vllm_engine_arg_names()
     assert known is not None
     served = ModelRegistry.get_supported_archs()
-    for overlay in (*known_models().values(), *cards().values(), *goals().values()):
-        assert set(overlay.engine_args) <= known
-    for overlay in (*cards().values(), *goals().values()):
-        assert set(overlay.why) == set(overlay.engine_args)
+    of_cards = [overlay for config in known_models().values() for overlay in config.cards.values()]
+    for said in (*known_models().values(), *cards().values(), *goals().values(), *of_cards):
+        assert set(said.why) == set(said.engine_args) <= known
+    for config in known_models().values():
+        assert set(config.cards) <= set(cards())
+        for name, overlay in config.cards.items():  # else the process that loads could not tell what the user gave
+            assert not set(overlay.engine_args) & {*config.engine_args, *cards()[name].engine_args}
     for config in known_models().values():
         prompting = config.prompting
         assert (
@@ -147,6 +150,10 @@ def test_settings_and_where_they_are_from() -> None:
     assert settings["reasoning_parser"].origin == "model qwen3-8b"
     assert (settings["max_num_seqs"].value, settings["max_num_seqs"].origin) == (8, "given")
     assert resolve(config, goal="long-context")["max_num_seqs"].origin == "goal long-context"
+    oss = known_models()["gpt-oss-20b"]
+    assert resolve(oss, card=card_of("H100"))["max_cudagraph_capture_size"].origin == "model gpt-oss-20b on H100"
+    assert "max_cudagraph_capture_size" not in resolve(oss, card=card_of("L4"))
+    assert resolve(config_of("qwen3-vl-8b"))["limit_mm_per_prompt"].why
     with pytest.raises(OptionError, match=r"no goal 'throughputt'\. Did you mean 'throughput'"):
         resolve(config, goal="throughputt")
     with pytest.raises(OptionError, match=r"no card 'H10'\. Did you mean 'H100'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from benchmarks import shrunken
 from daft_vllm import check, image
 from daft_vllm.cli import app
 from daft_vllm.engine.devices import GpuClaim
+from daft_vllm.model_configs import known_models
 from daft_vllm.udf.check import CheckReport
 
 TEXTS = {"q": ["What is the capital of France?", None, "And of Spain?"]}
@@ -162,6 +164,14 @@ def test_an_architecture_that_vllm_does_not_serve(tiny: str, tmp_path: Path) -> 
     assert "LlamaForNothing" in failure(report, "architecture")
 
 
+def test_a_package_that_the_model_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check(model="gemma-3n-e2b", gpu="L4")["architecture"].status == "ok"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "timm" else found(name, *more))
+    seen = failure(check(model="google/gemma-3n-E2B-it", gpu="L4"), "architecture")
+    assert "needs timm beside vLLM: pip install timm, or daft-vllm[media]" in seen
+
+
 def test_batches_for_several_engines() -> None:
     df = daft.from_pydict({"q": ["x"] * 100})
     seen = check(col("q"), df=df, max_concurrency=4)["batches"]
@@ -191,6 +201,21 @@ def test_the_commands(smollm2: str, tmp_path: Path) -> None:
     assert any("gpus=" in line for line in shown["advice"])
     assert CliRunner().invoke(app, ["config", "gemma-3-27b", "--gpu", "L4"]).exit_code == 1
     assert "no card" in CliRunner().invoke(app, ["config", "qwen3-8b", "--gpu", "L44"]).output
+
+
+def test_the_list_of_models() -> None:
+    result = CliRunner().invoke(app, ["models", "--gpu", "A100-80", "--json"])
+    lines = {line["name"]: line for line in json.loads(result.stdout)}
+    assert set(lines) == set(known_models())
+    assert lines["qwen3-8b"]["fits"] == {"gpus": 1, "max_model_len": 40960}
+    assert lines["qwen2.5-72b"]["fits"]["gpus"] in (2, 4)
+    seeing = json.loads(CliRunner().invoke(app, ["models", "--takes", "image", "--json"]).stdout)
+    assert {line["name"] for line in seeing} < set(lines)
+    assert seeing[0]["fits"] is None
+    shown = CliRunner().invoke(app, ["models", "--gpu", "L4"], env={"COLUMNS": "200"}).stdout
+    assert "Qwen/Qwen3-8B" in shown
+    assert "fits L4" in shown
+    assert "no model takes 'smell'" in CliRunner().invoke(app, ["models", "--takes", "smell"]).output
 
 
 def test_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,110 @@
+"""Time from nothing to the first answer, caches cold and warm, compiled and not: ``python -m benchmarks.startup``.
+
+Each start is a process of its own. Cold: vLLM's cache folder, and torch's, are empty; the model's files are in the
+page cache in every start but the first, which is done once beforehand and not counted. The rate that follows says after
+how many rows a compiled engine has made up for its later start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+_CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def main(
+    model: Annotated[str, typer.Option(help="A short name, a folder, or a name on the hub.")] = "smollm2-135m",
+    gpus: Annotated[float, typer.Option(help="GPUs of the engine.")] = 0,
+    engine_args: Annotated[str, typer.Option(help="Further engine arguments as JSON.")] = '{"max_model_len": 2048}',
+    rows: Annotated[int, typer.Option(help="Rows after the first answer, 64 tokens out of each.")] = 128,
+    rounds: Annotated[int, typer.Option(help="Starts of each kind.")] = 3,
+    out: Annotated[Path, typer.Option(help="File of JSON lines.")] = Path("out/startup.jsonl"),
+) -> None:
+    """Print what starting takes."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    job = {"model": model, "gpus": gpus, "engine_args": json.loads(engine_args), "rows": rows}
+    _start({**job, "rows": 1, "eager": True}, None)
+    found: dict[str, list[dict[str, float]]] = {}
+    for number in range(rounds):
+        for eager in (True, False):
+            with tempfile.TemporaryDirectory() as caches:
+                for state in ("cold", "warm"):
+                    name = f"{'not compiled' if eager else 'compiled'}, {state}"
+                    result = _start({**job, "eager": eager}, Path(caches))
+                    found.setdefault(name, []).append(result)
+                    with out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({"start": name, "round": number, **job, **result}) + "\n")
+    table = Table("start", "model ready, s", "first answer, s", "rows/s then", title=model)
+    for name, results in found.items():
+        cells = [median(result[key] for result in results) for key in ("ready", "first", "rate")]
+        spread = [min(r["first"] for r in results), max(r["first"] for r in results)]
+        table.add_row(name, f"{cells[0]:.1f}", f"{cells[1]:.1f} ({spread[0]:.1f}..{spread[1]:.1f})", f"{cells[2]:.2f}")
+    Console(width=120).print(table)
+    for state in ("cold", "warm"):
+        eager, compiled = (found[f"{kind}, {state}"] for kind in ("not compiled", "compiled"))
+        late = median(r["first"] for r in compiled) - median(r["first"] for r in eager)
+        saved = 1 / median(r["rate"] for r in eager) - 1 / median(r["rate"] for r in compiled)
+        after = f"after {late / saved:.0f} rows" if saved > 0 else "never"
+        print(f"{state}: compiled is ready {late:.1f} s later, which it makes up for {after}")
+
+
+def _start(job: dict[str, Any], caches: Path | None) -> dict[str, float]:
+    env = dict(os.environ)
+    if caches is not None:
+        env |= {name: str(caches / name.lower()) for name in _CACHES}
+    env["DAFT_VLLM_STARTED"] = repr(time.time())
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.startup", "--worker"],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _work() -> None:
+    began = float(os.environ["DAFT_VLLM_STARTED"])
+    job = json.load(sys.stdin)
+    from daft_vllm.engine import EngineConfig, OfflineEngine, Request, SamplingOptions
+    from daft_vllm.model_configs import resolve_model
+
+    args = {**job["engine_args"], "enforce_eager": job["eager"]}
+    sampling = SamplingOptions(max_tokens=64, ignore_eos=True)
+    asked = [
+        Request(f"Row {i}: say something about the number {i * 7919}.", apply_chat_template=None, sampling=sampling)
+        for i in range(job["rows"])
+    ]
+    with OfflineEngine(
+        EngineConfig(resolve_model(job["model"]), args, gpus=job["gpus"]), check_chat_template=False
+    ) as engine:
+        ready = time.time() - began
+        one = SamplingOptions(max_tokens=1)
+        engine.run([Request("Hello", apply_chat_template=None, sampling=one)])
+        first = time.time() - began
+        engine.run(asked)
+        rate = len(asked) / (time.time() - began - first)
+    print(json.dumps({"ready": ready, "first": first, "rate": rate}), flush=True)
+
+
+if __name__ == "__main__":
+    if "--worker" in sys.argv:
+        _work()
+    else:
+        typer.run(main)

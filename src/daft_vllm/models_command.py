@@ -1,0 +1,98 @@
+"""``daft-vllm models``: the models that are described."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from daft_vllm.errors import OptionError
+from daft_vllm.model_configs import ModelConfig, known_models
+from daft_vllm.model_configs.cards import Card, card_of
+from daft_vllm.model_configs.memory import plan_memory, weights_of
+from daft_vllm.model_configs.resolution import resolve
+
+_SIZES = (1, 2, 4, 8)
+"""How many GPUs of one machine are tried."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A model in the list.
+
+    Args:
+        model: its config.
+        gpus: GPUs of the card that it fits. None: no card was given, or more than 8 would be needed.
+        max_model_len: the longest context on them, in tokens.
+    """
+
+    model: ModelConfig
+    gpus: int | None = None
+    max_model_len: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for machines."""
+        model = self.model
+        return {
+            "name": model.name,
+            "hub_name": model.hub_name,
+            "parameters": model.parameters,
+            "active_parameters": model.active_parameters,
+            "max_model_len": model.max_model_len,
+            "takes": list(model.modalities),
+            "task": model.task,
+            "thinking": model.prompting.thinking,
+            "tools": model.prompting.tool_parser is not None,
+            "licence": model.licence,
+            "gated": model.gated,
+            "fits": self.gpus and {"gpus": self.gpus, "max_model_len": self.max_model_len},
+        }
+
+
+def listed(*, gpu: str | None = None, takes: str | None = None) -> list[Listed]:
+    """Return the known models by name, those that take a kind of input if one is given.
+
+    Raises:
+        OptionError: the card isn't known, or no model takes that.
+    """
+    card = card_of(gpu) if gpu is not None else None
+    models = [model for model in known_models().values() if takes is None or takes in model.modalities]
+    if not models:
+        kinds = sorted({kind for model in known_models().values() for kind in model.modalities})
+        raise OptionError(f"no model takes {takes!r}; there are {', '.join(kinds)}.")
+    return [Listed(model, *_fit(model, card)) if card is not None else Listed(model) for model in models]
+
+
+def _fit(model: ModelConfig, card: Card) -> tuple[int | None, int | None]:
+    args = {name: setting.value for name, setting in resolve(model, card=card).items()}
+    for number in _SIZES:
+        plan = plan_memory(model.architecture, weights_of(model, args), card, gpus=number, engine_args=args)
+        if plan.fits:
+            return number, plan.max_model_len
+    return None, None
+
+
+def print_listed(lines: list[Listed], gpu: str | None, console: Console) -> None:
+    """Print a table."""
+    table = Table("name", "on the hub", "parameters", "context", "takes", "thinks", "tools", "licence")
+    if gpu is not None:
+        table.add_column(f"fits {card_of(gpu).name}")
+    for line in lines:
+        model = line.model
+        active = f", {model.active_parameters / 1e9:.1f}B active" if model.active_parameters else ""
+        cells = [
+            model.name,
+            model.hub_name,
+            f"{model.parameters / 1e9:.2f}B{active}",
+            f"{model.max_model_len}",
+            ", ".join(model.modalities) if model.task == "generate" else "text, to embed",
+            {"never": "", "switch": "if asked", "always": "always"}[model.prompting.thinking],
+            "yes" if model.prompting.tool_parser else "",
+            f"{model.licence}{', gated' if model.gated else ''}",
+        ]
+        if gpu is not None:
+            cells.append(f"{line.gpus} x, context {line.max_model_len}" if line.gpus else "no")
+        table.add_row(*cells)
+    console.print(table)

@@ -1,0 +1,99 @@
+"""What an engine looks at right before it loads a model: minutes later the load would end in it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import psutil
+
+from daft_vllm.engine import EngineConfig
+from daft_vllm.engine.devices import GpuState, check_free, gpu_states, visible_gpus
+from daft_vllm.errors import DaftVLLMError, ModelError
+from daft_vllm.model_configs import config_of
+from daft_vllm.model_configs.cards import card_named
+from daft_vllm.model_configs.memory import GIB, utilization_of, weights_of
+from daft_vllm.model_configs.resolution import Setting, card_settings
+from daft_vllm.udf import check_model
+from daft_vllm.udf.check_model import Model
+
+logger = logging.getLogger("daft_vllm")
+
+_SMALLER_THAN_ITS_FILES = ("quantization", "cpu_offload_gb", "offload_backend")
+"""Engine arguments with which the weights take less of the GPU's memory than their files say."""
+
+
+def check_fits(config: EngineConfig) -> None:
+    """Raise what a load of minutes, or a download of hours, would end in; in the process that is to load the model.
+
+    Estimates raise nothing: what the weights leave for the KV cache is said in a warning where it seems too little.
+
+    Raises:
+        MissingPackageError: the model needs a Python package that isn't here.
+        ModelError: its weights don't fit the memory, or its files the disk.
+        DeviceError: somebody else holds a GPU's memory.
+    """
+    model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
+    check_model.check_packages(model)
+    if model.folder is None:
+        check_model.disk(model)
+    if model.dummy:
+        return
+    weights = _weights(model, config)
+    states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
+    if states:
+        check_gpus(config, weights, states)
+        _warn_if_tight(model, config, states[0])
+    elif weights is not None and not config.gpus and weights > psutil.virtual_memory().available:
+        free = psutil.virtual_memory().available
+        raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
+
+
+def with_card_settings(config: EngineConfig) -> EngineConfig:
+    """Return the config with what this process's card wants, where the job's settings leave it open.
+
+    Only the process that loads the model sees the card: a driver may have none, or another.
+    """
+    states = gpu_states(visible_gpus()[:1]) if config.gpus else []
+    card = card_named(states[0].name) if states else None
+    if card is None:
+        return config
+    wanted = {name: setting.value for name, setting in card_settings(config_of(config.model), card).items()}
+    return replace(config, engine_args={**wanted, **config.engine_args})
+
+
+def check_gpus(config: EngineConfig, weights: int | None, states: list[GpuState]) -> None:
+    """Raise if the weights alone are more than these GPUs give, or somebody else holds what they give.
+
+    Args:
+        config: how the engine is started.
+        weights: bytes of the model's weights. None: not known.
+        states: its GPUs.
+    """
+    utilization = utilization_of(config.engine_args, config.gpus)
+    check_free(states, utilization)
+    room = int(min(state.total for state in states) * utilization)
+    split = (weights or 0) // len(states)
+    if split > room and not any(name in config.engine_args for name in _SMALLER_THAN_ITS_FILES):
+        raise ModelError(
+            f"the weights take {split / GIB:.1f} GiB of each of {len(states)} GPUs, which give "
+            f"{room / GIB:.1f}: use more GPUs (gpus=), a smaller model, or a quantized one. "
+            f"'daft-vllm config {config.model} --gpu' says what fits."
+        )
+
+
+def _weights(model: Model, config: EngineConfig) -> int | None:
+    if model.file_bytes is not None:
+        return model.file_bytes
+    known = config_of(model.name)
+    return weights_of(known, config.engine_args) if known is not None else None
+
+
+def _warn_if_tight(model: Model, config: EngineConfig, state: GpuState) -> None:
+    card = card_named(state.name)
+    if card is None:
+        return
+    try:
+        check_model.memory(model, card, config.gpus)
+    except DaftVLLMError as e:
+        logger.warning("by estimate this won't do, and vLLM will say so: %s", e)
