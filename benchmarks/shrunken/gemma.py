@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shrunken.folder import SMALL_VISION, TEXT, written
-from benchmarks.shrunken.tokenizers import GEMMA_TEMPLATE, gemma_tokenizer
+from benchmarks.shrunken.tokenizers import GEMMA_3N_TEMPLATE, gemma_tokenizer
 
 
 def gemma3(base: str, folder: Path, *, tokens: int = 4) -> str:
@@ -39,12 +39,20 @@ _SOUND_TOKENS = {"audio_token": "<audio_soft_token>", "boa_token": "<start_of_au
 def gemma3n(base: str, folder: Path) -> str:
     """Write a Gemma-3n model: a MobileNet, which wants the package timm, and a conformer for sounds.
 
-    Both are as wide as they are in the real ones: their sizes are fixed in timm and in vLLM.
+    Both are as wide as they are in the real ones: their sizes are fixed in timm and in vLLM. The weights are written,
+    0.8 GB of them: from those of ``load_format="dummy"`` the many layers of a MobileNet make zeros, and those after it
+    divide by them.
     """
-    from transformers import Gemma3nAudioFeatureExtractor, Gemma3nConfig, Gemma3nProcessor
+    import torch
+    from transformers import (
+        Gemma3nAudioFeatureExtractor,
+        Gemma3nConfig,
+        Gemma3nForConditionalGeneration,
+        Gemma3nProcessor,
+    )
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-    tokenizer = gemma_tokenizer(base, **_SOUND_TOKENS)
+    tokenizer = gemma_tokenizer(base, GEMMA_3N_TEMPLATE, **_SOUND_TOKENS)
     text = {**TEXT, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
     config = Gemma3nConfig(
         architectures=["Gemma3nForConditionalGeneration"],
@@ -65,8 +73,9 @@ def gemma3n(base: str, folder: Path) -> str:
         Gemma3nAudioFeatureExtractor(),
         SiglipImageProcessorPil(size={"height": 256, "width": 256}),
         tokenizer,
-        chat_template=GEMMA_TEMPLATE,
+        chat_template=GEMMA_3N_TEMPLATE,
     )
+    Gemma3nForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
     return written(folder, config, processor, tokenizer)
 
 
@@ -75,7 +84,7 @@ def gemma4(base: str, folder: Path) -> str:
     from transformers import Gemma4AudioFeatureExtractor, Gemma4Config, Gemma4Processor, Gemma4VideoProcessor
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-    tokenizer = gemma_tokenizer(base, **_SOUND_TOKENS)
+    tokenizer = gemma_tokenizer(base, GEMMA_3N_TEMPLATE, **_SOUND_TOKENS)
     text = {**TEXT, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
     config = Gemma4Config(
         architectures=["Gemma4ForConditionalGeneration"],
@@ -88,7 +97,13 @@ def gemma4(base: str, folder: Path) -> str:
             "num_kv_shared_layers": 2,
             "sliding_window": 512,
         },
-        vision_config={**SMALL_VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 1024},
+        vision_config={
+            **SMALL_VISION,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "position_embedding_size": 1024,
+            "default_output_length": 70,
+        },
         audio_config={"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 64},
         **_gemma_ids(tokenizer),
     )
@@ -98,7 +113,7 @@ def gemma4(base: str, folder: Path) -> str:
         tokenizer,
         Gemma4VideoProcessor(),
         image_seq_length=70,
-        chat_template=GEMMA_TEMPLATE,
+        chat_template=GEMMA_3N_TEMPLATE,
     )
     return written(folder, config, processor, tokenizer)
 

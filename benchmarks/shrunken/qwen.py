@@ -45,14 +45,14 @@ def qwen25_vl(base: str, folder: Path) -> str:
     return written(folder, config, processor, tokenizer)
 
 
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
 _LINEAR_LAYERS = {
     "head_dim": 64,  # a quarter of which is rotated
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
+    "linear_key_head_dim": 128,  # as in the real ones: vLLM's kernels for CPUs are made for it
+    "linear_value_head_dim": 128,
 }
 
 

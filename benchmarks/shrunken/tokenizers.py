@@ -21,9 +21,7 @@ _CONTENT = """{%- macro render(content) -%}
 {%- endif -%}
 {%- endmacro -%}
 """
-GEMMA_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<start_of_image>")
-    + """{{ bos_token }}
+_GEMMA_TURNS = """{{ bos_token }}
 {%- set first = '' -%}
 {%- if messages[0].role == 'system' -%}
 {%- set first = render(messages[0].content) + '\n\n' -%}
@@ -35,6 +33,9 @@ GEMMA_TEMPLATE = (
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}
 """
+GEMMA_TEMPLATE = _CONTENT.replace("IMAGE", "<start_of_image>") + _GEMMA_TURNS
+GEMMA_3N_TEMPLATE = (
+    _CONTENT.replace("IMAGE", "<image_soft_token>").replace("AUDIO", "<audio_soft_token>") + _GEMMA_TURNS
 )
 QWEN_TEMPLATE = (
     _CONTENT.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
@@ -93,8 +94,8 @@ def tokenizer_with(base: str, special: Sequence[str], *, bos: str, eos: str, tem
     return tokenizer
 
 
-def gemma_tokenizer(base: str, **named: str) -> Any:
-    """Return a tokenizer with Gemma-3's special tokens and chat template; ``named`` are further ones by name."""
+def gemma_tokenizer(base: str, template: str = GEMMA_TEMPLATE, **named: str) -> Any:
+    """Return a tokenizer with Gemma-3's special tokens, and further ones by name."""
     from tokenizers import AddedToken
 
     tokenizer = tokenizer_with(
@@ -102,7 +103,7 @@ def gemma_tokenizer(base: str, **named: str) -> Any:
         ["<start_of_turn>", "<end_of_turn>"],
         bos="<bos>",
         eos="<eos>",
-        template=GEMMA_TEMPLATE,
+        template=template,
         boi_token="<start_of_image>",
         eoi_token="<end_of_image>",
         image_token="<image_soft_token>",

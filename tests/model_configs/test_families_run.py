@@ -75,6 +75,10 @@ def shrunk(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
 def answered(config: ModelConfig, folder: str, messages: Any, df: daft.DataFrame) -> list[dict[str, Any]]:
     settings = {name: setting.value for name, setting in resolve(config).items()}
     args = {**settings, **TINY_ARGS, "max_model_len": 1024}
+    if config.config["model_type"].startswith("qwen3_5"):
+        args["dtype"] = "bfloat16"  # vLLM's linear attention on CPUs takes no other
+    if any(Path(folder).glob("*.safetensors")):
+        args["load_format"] = "auto"
     fixed: dict[str, Any] = {"model": folder, "gpus": 0, "use_process": False, "details": True, "engine_args": args}
     asked = prompt(messages, ["yes", "no"], chat_template_kwargs=config.prompting.chat_template_kwargs, **fixed)
     free = prompt(messages, max_tokens=8, ignore_eos=True, **fixed)
