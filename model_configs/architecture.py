@@ -25,6 +25,25 @@ class CacheLayers:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """A model's image encoder.
+
+    Args:
+        hidden_size: its width.
+        intermediate_size: width of its MLP.
+        gated: whether its MLP is gated.
+        patches_per_token: patches of an image that one token of the language model stands for.
+        largest_image: tokens of the largest image that isn't made smaller. 0: all images take a few hundred.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    gated: bool
+    patches_per_token: int
+    largest_image: int
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The numbers of a model that planning needs.
 
@@ -41,7 +60,9 @@ class Architecture:
         max_model_len: longest context, in tokens.
         experts: experts of an MoE layer. 0: it has none.
         experts_per_token: those of them that a token goes through.
+        expert_size: width of an expert's MLP.
         takes: what the model takes besides text: ``"image"``, ``"audio"``.
+        encoder: its image encoder. None: it has none, or one that isn't made of attention.
     """
 
     name: str
@@ -56,7 +77,9 @@ class Architecture:
     max_model_len: int
     experts: int = 0
     experts_per_token: int = 0
+    expert_size: int = 0
     takes: tuple[str, ...] = ()
+    encoder: Encoder | None = None
 
 
 def architecture_of(config: Any) -> Architecture:
@@ -66,7 +89,8 @@ def architecture_of(config: Any) -> Architecture:
     tied = getattr(config, "tie_word_embeddings", None)
     if tied is None:
         tied = getattr(text, "tie_word_embeddings", False)
-    moe_width = getattr(text, "moe_intermediate_size", None) or 0
+    experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
+    moe_width = getattr(text, "moe_intermediate_size", None) or (_largest(text.intermediate_size) if experts else 0)
     return Architecture(
         name=names[0],
         layers=text.num_hidden_layers,
@@ -78,9 +102,11 @@ def architecture_of(config: Any) -> Architecture:
         cache=_cache_layers(text),
         state_bytes=_state_bytes(text),
         max_model_len=text.max_position_embeddings,
-        experts=getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0,
+        experts=experts,
         experts_per_token=getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or 0,
+        expert_size=moe_width,
         takes=media_of_config(config),
+        encoder=_encoder(config),
     )
 
 
@@ -88,6 +114,23 @@ def media_of_config(config: Any) -> tuple[str, ...]:
     """Return what a model with this Hugging Face config takes besides text."""
     parts = (("image", "vision_config"), ("audio", "audio_config"))
     return tuple(kind for kind, part in parts if getattr(config, part, None))
+
+
+def _encoder(config: Any) -> Encoder | None:
+    vision = getattr(config, "vision_config", None)
+    if not getattr(vision, "intermediate_size", None):
+        return None
+    merged = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
+    merged = merged or getattr(vision, "pooling_kernel_size", None) or getattr(config, "scale_factor", None) or 1
+    patches, largest = merged**2, 0
+    if getattr(config, "mm_tokens_per_image", None):  # Gemma-3
+        patches = (vision.image_size // vision.patch_size) ** 2 // config.mm_tokens_per_image
+    elif config.model_type.startswith("qwen"):
+        largest = 16384  # the processors' max_pixels
+    elif vision.model_type == "pixtral":
+        largest = (vision.image_size // (vision.patch_size * merged)) ** 2
+    gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision")
+    return Encoder(vision.hidden_size, vision.intermediate_size, gated, patches, largest)
 
 
 def _layer_types(text: Any) -> list[str]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from daft_vllm.model_configs.activations import CONTEXT_BYTES, GIB, NCCL_BYTES, activation_bytes, graph_bytes
 from daft_vllm.model_configs.architecture import Architecture, CacheLayers
 from daft_vllm.model_configs.cards import Card
 
 if TYPE_CHECKING:
     from daft_vllm.model_configs.registry import ModelConfig
 
-GIB = 2**30
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0}
-QUANTIZED_BYTES = {"fp8": 1.0, "mxfp4": 0.53125, "awq": 0.53, "gptq": 0.53, "bitsandbytes": 0.53, "int8": 1.0}
-"""Bytes of a quantized weight, scales included: 4 bits and one of 8 for 32 weights (mxfp4), one of 16 and a zero point
-of 4 for 128 (awq, gptq). Embeddings stay in 16 bits."""
-CONTEXT_BYTES = 0.6 * GIB
-"""CUDA's context, kernels and allocator on each GPU; with several GPUs, NCCL's buffers come on top."""
-NCCL_BYTES = 0.5 * GIB
+QUANTIZED_BYTES = {"fp8": 1.0, "mxfp4": 0.6045, "awq": 0.53, "gptq": 0.53, "bitsandbytes": 0.53, "int8": 1.0}
+"""Bytes of a quantized weight, scales included: 4 bits and one of 8 for 32 weights (mxfp4; vLLM makes 3,072 columns of
+gpt-oss's 2,880), one of 16 and a zero point of 4 for 128 (awq, gptq). Embeddings stay in 16 bits."""
 UTILIZATION = 0.92
 """vLLM 0.32's default of ``gpu_memory_utilization``."""
 BLOCK_SIZE = 16
@@ -147,6 +144,10 @@ def _groups(cache: tuple[CacheLayers, ...]) -> list[tuple[int, CacheLayers]]:
     return [(math.ceil(kind.layers / size) * size, kind) for kind in cache]
 
 
+def _element(args: Mapping[str, Any]) -> float:
+    return BYTES.get(str(args.get("dtype", "auto")), 2.0)
+
+
 def longest_context(cache: int, architecture: Architecture, **options: Any) -> int:
     """Return the longest sequence that a cache of so many bytes holds, in tokens; ``options`` as in sequence_bytes."""
     low, high = 0, architecture.max_model_len
@@ -169,9 +170,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Return how the memory divides.
 
-    The weights are those of ``weight_bytes`` divided by the GPUs, the cache is counted as vLLM allocates it. The rest
-    is an estimate: activations of 16 bits for a step of ``max_num_batched_tokens``, logits of 32 bits for
-    ``max_num_seqs``; CUDA graphs 2% of the weights, 0.3 GiB at least.
+    The weights are those of ``weight_bytes`` divided by the GPUs, the cache is counted as vLLM allocates it, the rest
+    is estimated in ``daft_vllm.model_configs.activations``.
 
     Args:
         architecture: the model's.
@@ -179,28 +179,31 @@ def plan_memory(
         card: the card.
         gpus: GPUs of the engine; a share of one, such as 0.5, for several engines on one card.
         engine_args: of vLLM's engine; those with an effect here are ``max_model_len``, ``max_num_seqs``,
-            ``max_num_batched_tokens``, ``gpu_memory_utilization``, ``kv_cache_dtype``, ``block_size``,
-            ``enforce_eager``.
+            ``max_num_batched_tokens``, ``gpu_memory_utilization``, ``kv_cache_dtype``, ``dtype``, ``block_size``,
+            ``enforce_eager``, ``language_model_only``.
     """
     args = {**vllm_defaults(card), **(engine_args or {})}
     number = max(1, int(gpus))
     utilization = utilization_of(args, gpus)
     split = weights // number
     tokens, sequences = int(args["max_num_batched_tokens"]), int(args["max_num_seqs"])
-    layer = tokens * (2 * architecture.intermediate_size // number + 6 * architecture.hidden_size) * 2
-    if architecture.experts:
-        layer = int(layer * max(1.0, architecture.experts_per_token / 2))
-    logits = 2 * sequences * architecture.vocabulary * 4
-    graphs = 0 if args.get("enforce_eager") else int(max(0.3 * GIB, 0.02 * split))
-    other = int(CONTEXT_BYTES + (NCCL_BYTES if number > 1 else 0))
+    text_only = bool(args.get("language_model_only"))
+    activations = activation_bytes(
+        replace(architecture, encoder=None) if text_only else architecture,
+        batched_tokens=tokens,
+        sequences=sequences,
+        tensor_parallel=number,
+    )
+    graphs = 0 if args.get("enforce_eager") else graph_bytes(architecture)
+    other = CONTEXT_BYTES + (NCCL_BYTES if number > 1 else 0)
     options: dict[str, Any] = {
         "tensor_parallel": number,
-        "element_bytes": 1.0 if str(args.get("kv_cache_dtype", "auto")).startswith("fp8") else 2.0,
+        "element_bytes": 1.0 if str(args.get("kv_cache_dtype", "auto")).startswith("fp8") else _element(args),
         "block_size": int(args.get("block_size") or BLOCK_SIZE),
         "batched_tokens": tokens,
     }
     available = int(card.memory_bytes * utilization)
-    cache = available - split - layer - logits - graphs - other
+    cache = available - split - activations - graphs - other
     longest = longest_context(cache, architecture, **options) if cache > 0 else 0
     context = args.get("max_model_len")
     context = longest if context in (None, -1) else int(context or 0)
@@ -210,7 +213,7 @@ def plan_memory(
         gpus=number,
         available=available,
         weights=split,
-        activations=layer + logits,
+        activations=activations,
         graphs=graphs,
         other=other,
         max_model_len=context,

@@ -112,13 +112,19 @@ class ModelConfig:
 
     @classmethod
     def load(cls, path: Path) -> ModelConfig:
-        """Read a TOML file; an unknown or missing key is a ``TypeError``."""
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        """Read a TOML file, in which ``"null"`` stands for None; an unknown or missing key is a ``TypeError``."""
+        data: dict[str, Any] = _with_nulls(tomllib.loads(path.read_text(encoding="utf-8")))
         package = data.pop("package", None)
         prompting = Prompting(**data.pop("prompting", {}))
         overlays = {name: Overlay(**values) for name, values in data.pop("cards", {}).items()}
         package = Package(**package) if package else None
         return cls(**data, prompting=prompting, cards=overlays, package=package)
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_nulls(item) for name, item in value.items()}
+    return None if value == "null" else value
 
 
 @functools.cache

@@ -1,0 +1,48 @@
+"""What a GPU holds beside weights and cache: a step's intermediate results, CUDA graphs, CUDA and NCCL themselves.
+
+Fitted to what vLLM 0.11 to 0.31 logged on H100, A100, L4 and other cards when it started: ``benchmarks/gpu_logs.py``.
+"""
+
+from __future__ import annotations
+
+from daft_vllm.model_configs.architecture import Architecture, Encoder
+
+GIB = 2**30
+CONTEXT_BYTES = int(0.3 * GIB)
+"""CUDA's context and kernels: "non-torch" memory of one GPU, 0.24 to 0.27 GiB in the logs."""
+NCCL_BYTES = int(1.85 * GIB)
+"""What non-torch memory is more where the model is split over GPUs: 2.06 to 2.21 GiB in all in the logs."""
+_LOGITS = 3.75
+"""Matrices of 32 bits, a row for each sequence and a column for each token of the vocabulary, that the sampler holds at
+its peak. In most models that is more than a layer needs."""
+
+
+def activation_bytes(
+    architecture: Architecture, *, batched_tokens: int, sequences: int, tensor_parallel: int = 1
+) -> int:
+    """Return the bytes of the largest intermediate results of a step on each GPU.
+
+    Args:
+        architecture: the model's.
+        batched_tokens: tokens of a step, vLLM's ``max_num_batched_tokens``.
+        sequences: sequences of a step, vLLM's ``max_num_seqs``.
+        tensor_parallel: GPUs that the model is split over.
+    """
+    row = architecture.hidden_size * 2
+    layer = batched_tokens * (3 * architecture.intermediate_size // tensor_parallel * 2 + 4 * row)
+    sampler = int(_LOGITS * sequences * architecture.vocabulary * 4) + batched_tokens * row
+    encoder = 0 if architecture.encoder is None else encoder_bytes(architecture.encoder, batched_tokens=batched_tokens)
+    # Buffers of the experts' kernels stay.
+    experts = architecture.experts_per_token * batched_tokens * (2 * architecture.expert_size * 2 + row)
+    return max(layer, sampler, encoder) + experts
+
+
+def encoder_bytes(encoder: Encoder, *, batched_tokens: int) -> int:
+    """Return the bytes of an image encoder's largest intermediate results: a step's images are encoded at once."""
+    patches = max(batched_tokens, encoder.largest_image) * encoder.patches_per_token
+    return patches * (7 * encoder.hidden_size + (3 if encoder.gated else 2) * encoder.intermediate_size) * 2
+
+
+def graph_bytes(architecture: Architecture) -> int:
+    """Return what CUDA graphs take: by vLLM's own estimates 0.5 to 1.8 GiB, more with more layers."""
+    return int((0.2 + 0.02 * architecture.layers) * GIB)
