@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from daft_vllm.model_configs import known_models
-from daft_vllm.model_configs.cards import Card
-from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weights_of
+from daft_vllm.model_configs.cards import GIB, Card
+from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 
 _GRAPHS_COUNT_SINCE = (0, 21)
 """vLLM's version from which on it takes its estimate of CUDA graphs off the KV cache."""

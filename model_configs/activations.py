@@ -6,8 +6,8 @@ Fitted to what vLLM 0.11 to 0.31 logged on H100, A100, L4 and other cards when i
 from __future__ import annotations
 
 from daft_vllm.model_configs.architecture import Architecture, Encoder
+from daft_vllm.model_configs.cards import GIB
 
-GIB = 2**30
 CONTEXT_BYTES = int(0.3 * GIB)
 """CUDA's context and kernels: "non-torch" memory of one GPU, 0.24 to 0.27 GiB in the logs."""
 NCCL_BYTES = int(1.85 * GIB)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weight_bytes
+from daft_vllm.model_configs.cards import GIB
+from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weight_bytes
 from daft_vllm.model_configs.registry import ModelConfig, known_models
 
 _FP8 = (8, 9)

@@ -118,7 +118,7 @@ def media_of_config(config: Any) -> tuple[str, ...]:
 
 def _encoder(config: Any) -> Encoder | None:
     vision = getattr(config, "vision_config", None)
-    if not getattr(vision, "intermediate_size", None):
+    if vision is None or not getattr(vision, "intermediate_size", None):
         return None
     merged = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
     merged = merged or getattr(vision, "pooling_kernel_size", None) or getattr(config, "scale_factor", None) or 1

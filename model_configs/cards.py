@@ -11,6 +11,7 @@ from typing import Any
 
 from daft_vllm.errors import OptionError, suggest
 
+GIB = 2**30
 _FILE = Path(__file__).with_name("overlays") / "cards.toml"
 
 
@@ -49,7 +50,7 @@ def cards() -> dict[str, Card]:
     for name, values in data.items():
         found[name] = Card(
             name=name,
-            memory_bytes=int(values.pop("memory_gib") * 2**30),
+            memory_bytes=int(values.pop("memory_gib") * GIB),
             bandwidth=values.pop("bandwidth_gb") * 1e9,
             flops=values.pop("tflops") * 1e12,
             **values,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from daft_vllm.model_configs.activations import CONTEXT_BYTES, GIB, NCCL_BYTES, activation_bytes, graph_bytes
+from daft_vllm.model_configs.activations import CONTEXT_BYTES, NCCL_BYTES, activation_bytes, graph_bytes
 from daft_vllm.model_configs.architecture import Architecture, CacheLayers
-from daft_vllm.model_configs.cards import Card
+from daft_vllm.model_configs.cards import GIB, Card
 
 if TYPE_CHECKING:
     from daft_vllm.model_configs.registry import ModelConfig

@@ -11,8 +11,8 @@ from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.devices import GpuState, check_free, gpu_states, visible_gpus
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import config_of
-from daft_vllm.model_configs.cards import card_named
-from daft_vllm.model_configs.memory import GIB, utilization_of, weights_of
+from daft_vllm.model_configs.cards import GIB, card_named
+from daft_vllm.model_configs.memory import utilization_of, weights_of
 from daft_vllm.model_configs.resolution import Setting, card_settings
 from daft_vllm.udf import check_model
 from daft_vllm.udf.check_model import Model

@@ -21,8 +21,8 @@ from daft_vllm.engine.preflight import local_tokenizer, missing_weights, weight_
 from daft_vllm.errors import DaftVLLMError, MissingPackageError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
 from daft_vllm.model_configs.advice import advice
-from daft_vllm.model_configs.cards import Card
-from daft_vllm.model_configs.memory import GIB, plan_memory, weights_of
+from daft_vllm.model_configs.cards import GIB, Card
+from daft_vllm.model_configs.memory import plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting
 
 HUB_SECONDS = 5.0

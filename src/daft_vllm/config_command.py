@@ -11,8 +11,8 @@ from rich.table import Table
 
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config
 from daft_vllm.model_configs.advice import advice
-from daft_vllm.model_configs.cards import card_of
-from daft_vllm.model_configs.memory import GIB, MemoryPlan, plan_memory, weights_of
+from daft_vllm.model_configs.cards import GIB, card_of
+from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu_logs import Log, read_logs
-from daft_vllm.model_configs.memory import GIB
+from daft_vllm.model_configs.cards import GIB
 
 LOGS = read_logs()
 
