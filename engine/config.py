@@ -42,12 +42,14 @@ class EngineConfig:
         gpus: GPUs this engine runs on. 0: it runs on the CPU.
         stall_timeout: seconds without a step of vLLM's scheduler, with rows in flight, after which the engine is
             taken for dead. The first steps on a GPU may compile kernels, hence the generous default.
-        queue_factor: rows inside vLLM at once, as a multiple of its ``max_num_seqs``. The excess are the rows that
-            vLLM can start with before it hears of the next ones. At most all running rows end in one step, so 2 keeps
-            it full as long as a step takes longer than handing out a step's worth of rows; less is enough where answers
-            are long. More than needed only fixes the order of rows too early for those that arrive later. Measured with
-            a model whose steps cost next to nothing, 256 sequences, two cores: at 1, 1.5, 2 and 3 a row that writes one
-            token took 1.7, 1.2, 1.0 and 0.9 ms, one that writes 16 tokens at 1, 1.5 and 2 took 3.4, 3.4 and 3.3 ms.
+        queue_factor: rows inside vLLM at once, at most, as a multiple of its ``max_num_seqs``. The excess are the rows
+            that vLLM can start with before it hears of the next ones. At most all running rows end in one step, so 2
+            keeps it full as long as a step takes longer than handing out a step's worth of rows; less is enough where
+            answers are long. More than needed only fixes the order of rows too early for those that arrive later; for
+            the same reason there are fewer where their prompts alone fill vLLM's next steps
+            (``daft_vllm.engine.thread.STEPS_AHEAD``). Measured with a model whose steps cost next to nothing, 256
+            sequences, two cores: at 1, 1.5, 2 and 3 a row that writes one token took 1.7, 1.2, 1.0 and 0.9 ms, one
+            that writes 16 tokens at 1, 1.5 and 2 took 3.4, 3.4 and 3.3 ms.
     """
 
     model: str

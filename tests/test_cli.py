@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import daft
 import pyarrow as pa
@@ -125,3 +126,26 @@ def test_outputs(tmp_path: Path) -> None:
     assert daft.read_parquet(f"{tmp_path}/folder/*.parquet").count_rows() == 2
     assert _writer(str(tmp_path / "none.parquet"))(df.where(daft.col("id") > 5)) == 0
     assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+
+
+def test_a_short_job_starts_quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is compiled for a few hundred rows of ordinary answers, unless a goal is given."""
+    from daft_vllm import job
+
+    asked: list[Any] = []
+
+    def remember(*args: Any, **options: Any) -> None:
+        asked.append(options["goal"])
+        raise OptionError("enough is known")
+
+    monkeypatch.setattr(job, "run_job", remember)
+    (tmp_path / "in.csv").write_text("q\n" + "a\n" * 300)
+    command = ["run", "--input", str(tmp_path / "in.csv"), "--output", str(tmp_path / "out.jsonl"), "--prompt", "{q}"]
+    for more in (
+        [],
+        ["--limit", "256"],
+        ["--limit", "256", "--max-tokens", "2048"],
+        ["--limit", "9", "--goal", "text"],
+    ):
+        runner.invoke(app, [*command, *more])
+    assert asked == [None, "short-job", None, "text"]
