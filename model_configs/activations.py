@@ -16,6 +16,11 @@ _LOGITS = 3.75
 """Matrices of 32 bits, a row for each sequence and a column for each token of the vocabulary, that the sampler holds at
 its peak. In most models that is more than a layer needs."""
 
+_STATES = 5
+"""Hidden states of an image's patches that are held at a layer's peak."""
+_ROTARY_STATES = 13
+"""The same where positions are rotated into queries and keys, in 32 bits."""
+
 
 def activation_bytes(
     architecture: Architecture, *, batched_tokens: int, sequences: int, tensor_parallel: int = 1
@@ -31,16 +36,19 @@ def activation_bytes(
     row = architecture.hidden_size * 2
     layer = batched_tokens * (3 * architecture.intermediate_size // tensor_parallel * 2 + 4 * row)
     sampler = int(_LOGITS * sequences * architecture.vocabulary * 4) + batched_tokens * row
-    encoder = 0 if architecture.encoder is None else encoder_bytes(architecture.encoder, batched_tokens=batched_tokens)
+    encoder = 0
+    if architecture.encoder is not None:
+        encoder = encoder_bytes(architecture.encoder, batched_tokens=batched_tokens, tensor_parallel=tensor_parallel)
     # Buffers of the experts' kernels stay.
     experts = architecture.experts_per_token * batched_tokens * (2 * architecture.expert_size * 2 + row)
     return max(layer, sampler, encoder) + experts
 
 
-def encoder_bytes(encoder: Encoder, *, batched_tokens: int) -> int:
+def encoder_bytes(encoder: Encoder, *, batched_tokens: int, tensor_parallel: int = 1) -> int:
     """Return the bytes of an image encoder's largest intermediate results: a step's images are encoded at once."""
     patches = max(batched_tokens, encoder.largest_image) * encoder.patches_per_token
-    return patches * (7 * encoder.hidden_size + (3 if encoder.gated else 2) * encoder.intermediate_size) * 2
+    states = (_ROTARY_STATES if encoder.rotary else _STATES) * encoder.hidden_size
+    return patches * (states + (3 if encoder.gated else 2) * encoder.intermediate_size // tensor_parallel) * 2
 
 
 def graph_bytes(architecture: Architecture) -> int:

@@ -32,6 +32,7 @@ class Encoder:
         hidden_size: its width.
         intermediate_size: width of its MLP.
         gated: whether its MLP is gated.
+        rotary: whether positions are rotated into its queries and keys.
         patches_per_token: patches of an image that one token of the language model stands for.
         largest_image: tokens of the largest image that isn't made smaller. 0: all images take a few hundred.
     """
@@ -39,6 +40,7 @@ class Encoder:
     hidden_size: int
     intermediate_size: int
     gated: bool
+    rotary: bool
     patches_per_token: int
     largest_image: int
 
@@ -130,7 +132,8 @@ def _encoder(config: Any) -> Encoder | None:
     elif vision.model_type == "pixtral":
         largest = (vision.image_size // (vision.patch_size * merged)) ** 2
     gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision")
-    return Encoder(vision.hidden_size, vision.intermediate_size, gated, patches, largest)
+    rotary = gated or config.model_type.startswith(("qwen", "llama4"))
+    return Encoder(vision.hidden_size, vision.intermediate_size, gated, rotary, patches, largest)
 
 
 def _layer_types(text: Any) -> list[str]:

@@ -71,6 +71,7 @@ def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         check_fits(EngineConfig("Qwen/Qwen3-8B", gpus=1))
 
 
+@pytest.mark.other_engine
 def test_a_job_whose_model_is_too_large_for_the_memory(monkeypatch: pytest.MonkeyPatch, smollm2: str) -> None:
     """Through the public API: nothing is loaded, and the query fails with the reason."""
     memory = psutil.virtual_memory()
