@@ -123,7 +123,9 @@ def _encoder(config: Any) -> Encoder | None:
     if vision is None or not getattr(vision, "intermediate_size", None):
         return None
     merged = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
-    merged = merged or getattr(vision, "pooling_kernel_size", None) or getattr(config, "scale_factor", None) or 1
+    merged = merged or getattr(vision, "pooling_kernel_size", None) or getattr(config, "scale_factor", None)
+    shrunk = getattr(config, "downsample_ratio", None) or getattr(vision, "pixel_shuffle_ratio", None) or 1
+    merged = merged or round(1 / shrunk)
     patches, largest = merged**2, 0
     if getattr(config, "mm_tokens_per_image", None):  # Gemma-3
         patches = (vision.image_size // vision.patch_size) ** 2 // config.mm_tokens_per_image
@@ -148,30 +150,34 @@ def _layer_types(text: Any) -> list[str]:
 
 
 def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
-    window = getattr(text, "sliding_window", None)
-    if window is not None and window >= text.max_position_embeddings:
-        window = None
+    windows = {
+        "sliding_attention": getattr(text, "sliding_window", None),
+        "chunked_attention": getattr(text, "attention_chunk_size", None),
+    }
     found: Counter[tuple[int, int, int | None]] = Counter()
     by_layer = getattr(text, "per_layer_config", None)  # where layers differ in more than their kind: Gemma 4
     for number, kind in enumerate(_layer_types(text)):
         layer = by_layer[number] if by_layer else text
         if getattr(text, "kv_lora_rank", None):
             found[1, text.kv_lora_rank + text.qk_rope_head_dim, None] += 1
-        elif kind in ("full_attention", "sliding_attention", "chunked_attention"):
+        elif kind in ("full_attention", "attention", *windows):
             heads = getattr(layer, "num_key_value_heads", None) or text.num_attention_heads
             width = getattr(layer, "head_dim", None) or text.hidden_size // text.num_attention_heads
-            found[heads, 2 * width, None if kind == "full_attention" else window] += 1
+            window = windows.get(kind)
+            found[heads, 2 * width, None if window and window >= text.max_position_embeddings else window] += 1
     return tuple(CacheLayers(number, *key) for key, number in found.items())
 
 
 def _state_bytes(text: Any) -> int:
-    """Return what layers with linear attention keep of a sequence: a matrix of float32 for each of their heads."""
-    linear = _layer_types(text).count("linear_attention")
-    if not linear:
-        return 0
-    heads = getattr(text, "linear_num_value_heads", 0)
-    keys, values = getattr(text, "linear_key_head_dim", 0), getattr(text, "linear_value_head_dim", 0)
-    return int(linear * heads * keys * values * 4)
+    """Return what layers without a cache keep of a sequence: a matrix for each of their heads.
+
+    Those of linear attention are of 32 bits, Mamba's of the model's 16.
+    """
+    types = _layer_types(text)
+    linear = types.count("linear_attention") * getattr(text, "linear_num_value_heads", 0)
+    matrix = getattr(text, "linear_key_head_dim", 0) * getattr(text, "linear_value_head_dim", 0) * 4
+    mamba = types.count("mamba") and getattr(text, "mamba_n_heads", 0) * types.count("mamba")
+    return int(linear * matrix + (mamba and mamba * text.mamba_d_head * text.mamba_d_state * 2))
 
 
 def _largest(size: Any) -> int:

@@ -5,6 +5,7 @@ Each function but those of tokenizers writes a folder that vLLM loads with ``loa
 
 from benchmarks.shrunken.gemma import gemma3, gemma3n, gemma4
 from benchmarks.shrunken.mistral import mistral3
+from benchmarks.shrunken.others import internvl, llama4
 from benchmarks.shrunken.qwen import qwen2_audio, qwen3, qwen3_5, qwen3_5_moe, qwen3_vl, qwen3_vl_moe, qwen25_vl
 from benchmarks.shrunken.smolvlm import smolvlm, smolvlm2
 from benchmarks.shrunken.tokenizers import QWEN_TEMPLATE, gemma_tokenizer, llama_tokenizer, qwen_tokenizer
@@ -15,6 +16,8 @@ __all__ = [
     "gemma3n",
     "gemma4",
     "gemma_tokenizer",
+    "internvl",
+    "llama4",
     "llama_tokenizer",
     "mistral3",
     "qwen2_audio",

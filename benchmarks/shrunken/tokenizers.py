@@ -56,6 +56,23 @@ LLAMA_TEMPLATE = """{{ bos_token }}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif -%}
 """
+LLAMA_4_TEMPLATE = (
+    _CONTENT.replace("IMAGE", "<|image|>")
+    + """{{ bos_token }}
+{%- for m in messages -%}
+{{ '<|header_start|>' + m.role + '<|header_end|>\n\n' + render(m.content) + '<|eot|>' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|header_start|>assistant<|header_end|>\n\n' }}{%- endif -%}
+"""
+)
+INTERNVL_TEMPLATE = (
+    _CONTENT.replace("IMAGE", "<IMG_CONTEXT>\n")
+    + """{%- for m in messages -%}
+{{ '<|im_start|>' + m.role + '\n' + render(m.content) + '<|im_end|>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}
+"""
+)
 MISTRAL_TEMPLATE = (
     _CONTENT.replace("IMAGE", "[IMG]")
     + """{{ bos_token }}
@@ -160,3 +177,25 @@ def mistral_tokenizer(base: str) -> Any:
     """Return a tokenizer with Mistral's special tokens and chat template."""
     special = ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[IMG_BREAK]", "[IMG_END]"]
     return tokenizer_with(base, special, bos="<s>", eos="</s>", template=MISTRAL_TEMPLATE, image_token="[IMG]")
+
+
+def llama_4_tokenizer(base: str) -> Any:
+    """Return a tokenizer with Llama 4's special tokens and chat template."""
+    names = ("header_start", "header_end", "image", "image_start", "image_end", "patch")
+    special = [f"<|{name}|>" for name in (*names, "tile_x_separator", "tile_y_separator")]
+    return tokenizer_with(base, special, bos="<|begin_of_text|>", eos="<|eot|>", template=LLAMA_4_TEMPLATE)
+
+
+def internvl_tokenizer(base: str) -> Any:
+    """Return a tokenizer with InternVL's special tokens and chat template."""
+    return tokenizer_with(
+        base,
+        ["<|im_start|>"],
+        bos="<|endoftext|>",
+        eos="<|im_end|>",
+        template=INTERNVL_TEMPLATE,
+        start_image_token="<img>",
+        end_image_token="</img>",
+        context_image_token="<IMG_CONTEXT>",
+        video_token="<video>",
+    )

@@ -23,6 +23,10 @@ def hf_config(config: ModelConfig) -> object:
     return AutoConfig.for_model(**copy.deepcopy(dict(config.config)))
 
 
+def architecture_layers(config: ModelConfig) -> list[str]:
+    return list(getattr(hf_config(config).get_text_config(), "layer_types", None) or ())  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", known_models())
 def test_the_numbers_give_the_published_count(name: str) -> None:
     config = known_models()[name]
@@ -44,9 +48,10 @@ def test_every_file_is_complete() -> None:
         assert set(architecture.takes) == set(config.modalities) - {"text"}
         assert bool(architecture.experts) == (config.active_parameters is not None)
         text = config.config.get("text_config", config.config)
-        without = text.get("num_kv_shared_layers", 0) + list(text.get("layer_types", ())).count("linear_attention")
+        stateful = [kind for kind in architecture_layers(config) if kind in ("linear_attention", "mamba")]
+        without = text.get("num_kv_shared_layers", 0) + len(stateful)
         assert sum(kind.layers for kind in architecture.cache) == architecture.layers - without
-        assert bool(architecture.state_bytes) == ("linear_attention" in text.get("layer_types", ()))
+        assert bool(architecture.state_bytes) == bool(stateful)
 
 
 def test_vllm_knows_what_is_named() -> None:

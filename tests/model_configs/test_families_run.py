@@ -20,6 +20,20 @@ from tests.conftest import TINY_ARGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.other_engine]
 TEXT = [
+    "deepseek-v3",
+    "ernie-4.5-21b-a3b",
+    "exaone-4.0-32b",
+    "gemma-2-9b",
+    "glm-4-9b-0414",
+    "glm-4.5-air",
+    "granite-3.3-8b",
+    "granite-4.0-h-small",
+    "granite-4.0-micro",
+    "hunyuan-7b",
+    "minimax-m2",
+    "olmo-3-7b",
+    "qwen3-next-80b-a3b",
+    "seed-oss-36b",
     "gemma-3-1b",
     "gpt-oss-20b",
     "llama-3.1-8b",
@@ -35,6 +49,8 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
     "gemma-3-4b": shrunken.gemma3,
     "gemma-3n-e2b": shrunken.gemma3n,
     "gemma-4-e2b": shrunken.gemma4,
+    "internvl3.5-8b": shrunken.internvl,
+    "llama-4-scout": shrunken.llama4,
     "mistral-small-3.2-24b": shrunken.mistral3,
     "qwen2.5-vl-7b": shrunken.qwen25_vl,
     "qwen3-vl-8b": shrunken.qwen3_vl,
@@ -46,22 +62,48 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
 }
 
 
+SMALL = {
+    "attention_chunk_size": 64,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_d_state": 32,
+    "mamba_n_heads": 8,
+    "moe_intermediate_size": 64,
+    "moe_k": 2,
+    "moe_num_experts": 8,
+    "n_group": 2,
+    "n_routed_experts": 8,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "shared_expert_intermediate_size": 64,
+    "shared_intermediate_size": 64,
+    "sliding_window": 64,
+    "topk_group": 1,
+    "v_head_dim": 32,
+}
+
+
 def shrunk(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
     """Return the model's config with everything that is large made small; what kind of model it is stays."""
     small = copy.deepcopy(dict(config.config))
-    pattern = 6 if "gemma" in small["model_type"] else 2
-    small |= {"num_hidden_layers": pattern, "hidden_size": 128, "intermediate_size": 256, "vocab_size": vocabulary}
+    layers = 6 if "gemma" in small["model_type"] else 4
+    small |= {"num_hidden_layers": layers, "hidden_size": 128, "intermediate_size": 256, "vocab_size": vocabulary}
     grouped = small["num_attention_heads"] // small["num_key_value_heads"]
     small |= {"num_attention_heads": 4, "num_key_value_heads": max(1, 4 // grouped), "head_dim": 32}
-    for name, size in (
-        ("num_experts", 8),
-        ("num_local_experts", 8),
-        ("num_experts_per_tok", 2),
-        ("moe_intermediate_size", 64),
-        ("sliding_window", 64),
-    ):
-        if small.get(name) is not None:
-            small[name] = size
+    small |= {name: size for name, size in SMALL.items() if small.get(name) is not None}
+    if "layer_types" in small:  # of each kind at least one
+        kinds = small["layer_types"]
+        first = {kind: kinds.index(kind) for kind in kinds}
+        small["layer_types"] = [kinds[i] for i in sorted({*first.values(), *range(layers - len(first) + 1)})][:layers]
+        small["layer_types"] += [kinds[-1]] * (layers - len(small["layer_types"]))
     return {
         **small,
         "max_position_embeddings": 4096,

@@ -1,0 +1,75 @@
+"""Shrunken models of families with one member each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.shrunken.folder import SMALL_VISION, TEXT, written
+from benchmarks.shrunken.tokenizers import INTERNVL_TEMPLATE, LLAMA_4_TEMPLATE, internvl_tokenizer, llama_4_tokenizer
+
+
+def internvl(base: str, folder: Path) -> str:
+    """Write an InternVL model with a Qwen3."""
+    from transformers import InternVLConfig, InternVLProcessor, InternVLVideoProcessor, Qwen3Config
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    tokenizer = internvl_tokenizer(base)
+    config = InternVLConfig(
+        architectures=["InternVLForConditionalGeneration"],
+        text_config=Qwen3Config(**TEXT, vocab_size=len(tokenizer)).to_dict(),
+        vision_config={**SMALL_VISION, "image_size": [56, 56], "patch_size": [14, 14]},
+        downsample_ratio=0.5,
+        image_token_id=tokenizer.context_image_token_id,
+        image_seq_length=4,
+        eos_token_id=tokenizer.eos_token_id,
+        dtype="float32",
+    )
+    size = {"height": 56, "width": 56}
+    processor = InternVLProcessor(
+        GotOcr2ImageProcessorPil(size=size, crop_to_patches=False),
+        tokenizer,
+        InternVLVideoProcessor(size=size),
+        image_seq_length=4,
+        chat_template=INTERNVL_TEMPLATE,
+    )
+    return written(folder, config, processor, tokenizer)
+
+
+def llama4(base: str, folder: Path) -> str:
+    """Write a Llama 4 model: chunked attention, a mixture of experts, images in tiles."""
+    from transformers import Llama4Config, Llama4ImageProcessor, Llama4Processor
+
+    tokenizer = llama_4_tokenizer(base)
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("patch", "image_start", "image_end")}
+    config = Llama4Config(
+        architectures=["Llama4ForConditionalGeneration"],
+        text_config={
+            **TEXT,
+            "num_hidden_layers": 4,
+            "vocab_size": len(tokenizer),
+            "intermediate_size_mlp": 128,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 1,
+            "attention_chunk_size": 512,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.eos_token_id,
+        },
+        vision_config={
+            **SMALL_VISION,
+            "intermediate_size": 128,
+            "image_size": 56,
+            "patch_size": 14,
+            "pixel_shuffle_ratio": 0.5,
+            "vision_output_dim": 64,
+            "projector_input_dim": 64,
+            "projector_output_dim": 64,
+        },
+        image_token_index=ids["patch"],
+        boi_token_index=ids["image_start"],
+        eoi_token_index=ids["image_end"],
+        dtype="float32",
+    )
+    image = Llama4ImageProcessor(size={"height": 56, "width": 56}, max_patches=4)
+    return written(folder, config, Llama4Processor(image, tokenizer, chat_template=LLAMA_4_TEMPLATE), tokenizer)
