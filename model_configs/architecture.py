@@ -173,11 +173,11 @@ def _state_bytes(text: Any) -> int:
 
     Those of linear attention are of 32 bits, Mamba's of the model's 16.
     """
-    types = _layer_types(text)
-    linear = types.count("linear_attention") * getattr(text, "linear_num_value_heads", 0)
-    matrix = getattr(text, "linear_key_head_dim", 0) * getattr(text, "linear_value_head_dim", 0) * 4
-    mamba = types.count("mamba") and getattr(text, "mamba_n_heads", 0) * types.count("mamba")
-    return int(linear * matrix + (mamba and mamba * text.mamba_d_head * text.mamba_d_state * 2))
+    layers = sum(kind in ("linear_attention", "mamba") for kind in _layer_types(text))
+    if getattr(text, "mamba_n_heads", None):
+        return int(layers * text.mamba_n_heads * text.mamba_d_head * text.mamba_d_state * 2)
+    keys, values = getattr(text, "linear_key_head_dim", 0), getattr(text, "linear_value_head_dim", 0)
+    return int(layers * getattr(text, "linear_num_value_heads", 0) * keys * values * 4)
 
 
 def _largest(size: Any) -> int:
