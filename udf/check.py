@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import daft
@@ -14,7 +16,7 @@ from daft_vllm.engine.devices import GpuClaim, check_free, gpu_states, visible_g
 from daft_vllm.engine.preflight import check_constraint
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.model_configs import config_of
-from daft_vllm.model_configs.cards import Card, card_named, card_of
+from daft_vllm.model_configs.cards import GIB, Card, card_named, card_of
 from daft_vllm.model_configs.memory import utilization_of
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf import check_model
@@ -153,6 +155,7 @@ def check(
         ("GPUs", lambda: _gpus(gpus or 0, max_concurrency, found), not (gpu is not None and not visible_gpus())),
         ("cluster", lambda: _cluster(gpus or 0, max_concurrency), daft.get_or_infer_runner_type() == "ray"),
         ("disk", lambda: check_model.disk(found), described),
+        ("shared memory", lambda: _shared_memory(gpus or 0), True),
         ("batches", lambda: _batches(df, parts, max_concurrency, batch_size), df is not None),
     ]
     for name, at, possible in later:
@@ -283,6 +286,21 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
     finally:
         for claim in claims:
             claim.release()
+
+
+def _shared_memory(gpus: float) -> str | Check:
+    name, place = "shared memory", Path("/dev/shm")
+    if not place.is_dir():
+        return Check(name, "skipped", f"there is no {place}")
+    free = shutil.disk_usage(place).free
+    if gpus > 1 and free < GIB:
+        return Check(
+            name,
+            "warning",
+            f"{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs hand over tensors: in Docker, "
+            "--ipc=host or --shm-size=8g",
+        )
+    return f"{free / GIB:.1f} GiB free"
 
 
 def _cluster(gpus: float, engines: int) -> str:

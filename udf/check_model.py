@@ -214,15 +214,13 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
 
 
 def disk(model: Model) -> str:
-    """Return that there is room for the model's files, and for what vLLM's processes share.
+    """Return that there is room for the model's files.
 
     Raises:
         ModelError: there isn't.
     """
-    shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
-    said = f"{shared / GIB:.1f} GiB of shared memory" if shared is not None else "no /dev/shm"
     if model.folder is not None:
-        return said
+        return "the model's files are here"
     place = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or "~/.cache").expanduser()
     while not place.exists():
         place = place.parent
@@ -230,9 +228,9 @@ def disk(model: Model) -> str:
     try:
         needs = weights_of(model.config)
     except DaftVLLMError:
-        return f"{said}; {free / GIB:.0f} GiB of disk free"
+        return f"{free / GIB:.0f} GiB free"
     if needs > free:
         raise ModelError(
             f"the model's files take {needs / GIB:.0f} GiB, and {place} has {free / GIB:.0f}: set HF_HOME elsewhere."
         )
-    return f"{said}; {free / GIB:.0f} GiB of disk free for {needs / GIB:.0f} GiB of files"
+    return f"{free / GIB:.0f} GiB free for {needs / GIB:.0f} GiB of files"

@@ -81,6 +81,7 @@ SMALL = {
     "q_lora_rank": 64,
     "qk_nope_head_dim": 32,
     "rotary_dim": 16,
+    "scoring_func": "softmax",  # MiniMax's has sigmoid, which vLLM's router for CPUs doesn't know
     "shared_expert_intermediate_size": 64,
     "shared_intermediate_size": 64,
     "sliding_window": 64,

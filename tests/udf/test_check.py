@@ -48,7 +48,7 @@ def test_a_job_that_will_run(smollm2: str) -> None:
     report = check(col("q"), ["Paris", "Madrid"], df=df, max_tokens=16)
     assert time.monotonic() - started < 10
     assert report.ok, report
-    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 12
+    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 13
     assert report["model"].seen == f"{smollm2}, complete"
     assert "of 3 rows the longest prompt has" in report["context"].seen
     assert report.as_dict()["ok"] is True
@@ -170,6 +170,15 @@ def test_a_package_that_the_model_needs(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "timm" else found(name, *more))
     seen = failure(check(model="google/gemma-3n-E2B-it", gpu="L4"), "architecture")
     assert "needs timm beside vLLM: pip install timm, or daft-vllm[media]" in seen
+
+
+def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=64 << 20))
+    found = check(model="qwen3-8b", gpu="L4", gpus=2)["shared memory"]
+    assert found.status == "warning"
+    assert "64 MiB free in /dev/shm" in found.seen
+    assert check(gpus=0)["shared memory"].status == "ok"
 
 
 def test_batches_for_several_engines() -> None:
