@@ -297,8 +297,8 @@ def _shared_memory(gpus: float) -> str | Check:
         return Check(
             name,
             "warning",
-            f"{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs hand over tensors: in Docker, "
-            "--ipc=host or --shm-size=8g",
+            f"{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs hand over tensors: in "
+            "Docker, --ipc=host or --shm-size=8g",
         )
     return f"{free / GIB:.1f} GiB free"
 
