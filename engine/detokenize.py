@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _CONTEXT = 8
 """Tokens of the prompt that an answer is decoded after: decoders drop a space at the start of a text."""
 
-
 _INCOMPLETE = "\ufffd"
+_MOST_TAKEN_BACK = 64
+"""Tokens at the end of an answer that are looked at one by one: a character's bytes are four at most, but models that
+are broken write many that are no character's."""
 
 
 class Detokenizer:
@@ -52,12 +54,14 @@ class Detokenizer:
             own = own[:-1]
         before = list(prompt[-_CONTEXT:])
         head = self._decoded(before, params)
-        while True:
+        text = ""
+        for _ in range(_MOST_TAKEN_BACK):
             whole = self._decoded(before + own, params)
             text = whole[len(head) :] if whole.startswith(head) else self._decoded(own, params)
             if not own or not text.endswith(_INCOMPLETE):
-                return text
+                break
             own.pop()  # the answer ended within a character, whose last bytes are missing
+        return text.rstrip(_INCOMPLETE)
 
     def _decoded(self, token_ids: list[int], params: SamplingParams) -> str:
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=params.skip_special_tokens)

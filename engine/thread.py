@@ -249,7 +249,7 @@ class EngineThread:
         It may not while the rows that it has not begun fill its next steps. vLLM begins rows in the order in which they
         were sent: those it has not begun are the last ones.
         """
-        waiting = len(self._in_flight) - core.watch.running
+        waiting = max(0, len(self._in_flight) - core.watch.running)  # vLLM may still run rows that were given up
         while len(self._sent) > waiting:
             self._sent_tokens -= self._sent.popleft()
         return len(self._in_flight) < self._max_in_flight and self._sent_tokens < self._max_waiting_tokens

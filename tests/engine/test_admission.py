@@ -58,5 +58,13 @@ def test_short_prompts_are_limited_by_their_number() -> None:
     assert admission.fill(8) == 64
 
 
+def test_rows_that_were_given_up_still_run() -> None:
+    admission = Admission(step=2048, in_flight=8)
+    assert admission.fill(8) == 8
+    admission.core.watch.running = 8
+    admission.finish(8)  # taken back; vLLM has not noticed yet
+    assert admission.fill(8) == 8
+
+
 def test_one_prompt_at_least() -> None:
     assert Admission(step=512, in_flight=16).fill(100_000) == 1

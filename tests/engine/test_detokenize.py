@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -92,19 +93,8 @@ def test_words_that_stop_are_vllms(smollm2: str) -> None:
     assert not Detokenizer(object()).takes(SamplingOptions())
 
 
-def test_vllm_still_decodes_the_prompt(smollm2: str) -> None:
-    """Why this is done: the first tokens of an answer cost more after a longer prompt. When they don't, it can go."""
-    import time
+def test_vllm_still_decodes_the_prompt() -> None:
+    """Why this is done: the stream of an answer's text starts with the whole prompt. When it doesn't, it can go."""
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    params = SamplingOptions().to_vllm(None)
-    ids = tokenizer("word " * 8000)["input_ids"]
-    took = []
-    for prompt in (ids[:8], ids):
-        started = time.perf_counter()
-        for _ in range(5):
-            of_vllm(tokenizer, prompt, [100, 200, 300], params, stopped=False)
-        took.append(time.perf_counter() - started)
-    assert took[1] > 3 * took[0]
+    assert "ids=request.prompt_token_ids" in inspect.getsource(FastIncrementalDetokenizer.__init__)
