@@ -62,8 +62,8 @@ def weight_files(folder: Path) -> list[Path]:
     """Return a folder's files of weights, of one kind where they are there in several."""
     for kind in _WEIGHTS:
         found = sorted(folder.glob(kind))
-        if found:
-            return found
+        if found:  # Mistral's repositories hold everything a second time, in a format of their own
+            return [path for path in found if not path.name.startswith("consolidated")] or found
     return []
 
 

@@ -35,10 +35,10 @@ def check_fits(config: EngineConfig) -> None:
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
     check_model.check_packages(model)
-    if model.folder is None and config_of(model.name) is not None:  # else the hub would have to be asked for its size
-        check_model.disk(model)
     if model.dummy:
         return
+    if config_of(model.name) is not None:  # else the hub would have to be asked for its size
+        check_model.disk(model)
     weights = _weights(model, config)
     states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     if states:

@@ -219,8 +219,8 @@ def disk(model: Model) -> str:
     Raises:
         ModelError: there isn't.
     """
-    if model.folder is not None:
-        return "the model's files are here"
+    if model.dummy or model.file_bytes is not None:
+        return "nothing to download"
     place = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or "~/.cache").expanduser()
     while not place.exists():
         place = place.parent

@@ -19,6 +19,7 @@ from daft_vllm.engine.devices import GpuState
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.udf import before_load
 from daft_vllm.udf.before_load import check_fits, check_gpus, with_card_settings
+from daft_vllm.udf.check_model import Model
 
 GIB = 2**30
 
@@ -62,6 +63,16 @@ def test_the_card_decides_in_the_process_that_loads(monkeypatch: pytest.MonkeyPa
     given = EngineConfig("gpt-oss-20b", {"max_cudagraph_capture_size": 16}, gpus=1)
     assert with_card_settings(given) == given
     assert with_card_settings(replace(config, gpus=0)) == replace(config, gpus=0)
+
+
+def test_weights_are_counted_once(tmp_path: Path) -> None:
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(bytes(100))
+    (tmp_path / "consolidated.safetensors").write_bytes(bytes(200))
+    (tmp_path / "config.json").write_text("{}")
+    assert Model(str(tmp_path)).file_bytes == 200
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00003-of-00003.safetensors"}}')
+    assert Model(str(tmp_path)).file_bytes is None
 
 
 def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
