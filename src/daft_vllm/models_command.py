@@ -16,6 +16,8 @@ from daft_vllm.model_configs.resolution import resolve
 
 _SIZES = (1, 2, 4, 8)
 """How many GPUs of one machine are tried."""
+_WIDE = 160
+"""Columns of a window that all of the table's go into."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +77,10 @@ def _fit(model: ModelConfig, card: Card) -> tuple[int | None, int | None]:
 
 
 def print_listed(lines: list[Listed], gpu: str | None, console: Console) -> None:
-    """Print a table."""
-    table = Table("name", "on the hub", "parameters", "context", "takes", "thinks", "tools", "licence")
+    """Print a table; in a narrow window with fewer columns."""
+    wide = console.width >= _WIDE
+    more = ("on the hub", "thinks", "tools", "licence") if wide else ()
+    table = Table("name", "parameters", "context", "takes", *more)
     if gpu is not None:
         table.add_column(f"fits {card_of(gpu).name}")
     for line in lines:
@@ -84,14 +88,17 @@ def print_listed(lines: list[Listed], gpu: str | None, console: Console) -> None
         active = f", {model.active_parameters / 1e9:.1f}B active" if model.active_parameters else ""
         cells = [
             model.name,
-            model.hub_name,
             f"{model.parameters / 1e9:.2f}B{active}",
             f"{model.max_model_len}",
             ", ".join(model.modalities) if model.task == "generate" else "text, to embed",
-            {"never": "", "switch": "if asked", "always": "always"}[model.prompting.thinking],
-            "yes" if model.prompting.tool_parser else "",
-            f"{model.licence}{', gated' if model.gated else ''}",
         ]
+        if wide:
+            cells += [
+                model.hub_name,
+                {"never": "", "switch": "if asked", "always": "always"}[model.prompting.thinking],
+                "yes" if model.prompting.tool_parser else "",
+                f"{model.licence}{', gated' if model.gated else ''}",
+            ]
         if gpu is not None:
             cells.append(f"{line.gpus} x, context {line.max_model_len}" if line.gpus else "no")
         table.add_row(*cells)
