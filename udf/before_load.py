@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-import psutil
-
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.devices import GpuState, check_free, gpu_states, visible_gpus
 from daft_vllm.errors import DaftVLLMError, ModelError
@@ -44,9 +42,8 @@ def check_fits(config: EngineConfig) -> None:
     if states:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])
-    elif weights is not None and not config.gpus and weights > psutil.virtual_memory().available:
-        free = psutil.virtual_memory().available
-        raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
+    elif weights is not None and not config.gpus:
+        check_model.check_machine(weights)
 
 
 def with_card_settings(config: EngineConfig) -> EngineConfig:

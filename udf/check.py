@@ -132,7 +132,7 @@ def check(
             ["auto"],  # what the prompt holds, and a model that no file describes, are looked at below
             use_process=True,
             model=model if config_of(model) is not None else DEFAULT_MODEL,
-            engine_args={name: setting.value for name, setting in found.engine_args.items()},
+            engine_args=found.args,
             gpus=gpus,
             apply_chat_template=apply_chat_template,
             chat_template=chat_template,
@@ -275,7 +275,7 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
                     f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {held}."
                 ) from e
         states = gpu_states([gpu for claim in claims for gpu in claim.ids])
-        check_free(states, utilization_of({n: setting.value for n, setting in model.engine_args.items()}, gpus))
+        check_free(states, utilization_of(model.args, gpus))
         for state in states:
             if state.capability < _BFLOAT16 and "float16" not in model.config.dtypes:
                 raise ModelError(

@@ -82,10 +82,14 @@ class Model:
         return sum(path.stat().st_size for path in weight_files(self.folder))
 
     @property
+    def args(self) -> dict[str, Any]:
+        """The values of its settings by name."""
+        return {name: setting.value for name, setting in self.engine_args.items()}
+
+    @property
     def dummy(self) -> bool:
         """Whether its weights are random numbers, and never read."""
-        given = self.engine_args.get("load_format")
-        return given is not None and given.value == "dummy"
+        return bool(self.args.get("load_format") == "dummy")
 
 
 def files(model: Model) -> str:
@@ -195,14 +199,12 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
         ModelError: it doesn't, and what would.
     """
     config = model.config
-    args = {name: setting.value for name, setting in model.engine_args.items()}
+    args = model.args
     weights = weights_of(config, args)
     if card is None:
         if gpus:
             return f"{weights / GIB:.1f} GiB of weights; no card is known: gpu= names one"
-        free = psutil.virtual_memory().available
-        if weights > free:
-            raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
+        free = check_machine(weights)
         return f"{weights / GIB:.1f} GiB of weights, {free / GIB:.1f} GiB of memory free"
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
     if plan.fits:
@@ -211,6 +213,14 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
             f"KV cache: a context of {plan.max_model_len}, {plan.concurrency:.1f} of that length at once"
         )
     raise ModelError(f"it doesn't fit {plan.gpus} x {card.name}: {' '.join(advice(config, plan, weights, args))}")
+
+
+def check_machine(weights: int) -> int:
+    """Return the bytes of this machine's memory that are free; raise ``ModelError`` if the weights take more."""
+    free = psutil.virtual_memory().available
+    if weights > free:
+        raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
+    return free
 
 
 def disk(model: Model) -> str:
