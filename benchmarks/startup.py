@@ -64,10 +64,9 @@ def _start(job: dict[str, Any], caches: Path | None) -> dict[str, float]:
     env = dict(os.environ)
     if caches is not None:
         env |= {name: str(caches / name.lower()) for name in _CACHES}
-    env["DAFT_VLLM_STARTED"] = repr(time.time())
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.startup", "--worker"],
-        input=json.dumps(job),
+        input=json.dumps({**job, "began": time.time()}),
         capture_output=True,
         text=True,
         env=env,
@@ -80,8 +79,8 @@ def _start(job: dict[str, Any], caches: Path | None) -> dict[str, float]:
 
 
 def _work() -> None:
-    began = float(os.environ["DAFT_VLLM_STARTED"])
     job = json.load(sys.stdin)
+    began = job["began"]
     from daft_vllm.engine import EngineConfig, OfflineEngine, Request, SamplingOptions
     from daft_vllm.model_configs import resolve_model
 

@@ -53,18 +53,9 @@ def gemma3n(base: str, folder: Path) -> str:
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     tokenizer = gemma_tokenizer(base, GEMMA_3N_TEMPLATE, **_SOUND_TOKENS)
-    text = {**TEXT, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
     config = Gemma3nConfig(
         architectures=["Gemma3nForConditionalGeneration"],
-        text_config={
-            **text,
-            "vocab_size": len(tokenizer),
-            "vocab_size_per_layer_input": len(tokenizer),
-            "hidden_size_per_layer_input": 32,
-            "num_kv_shared_layers": 2,
-            "laurel_rank": 8,
-            "sliding_window": 512,
-        },
+        text_config={**_sharing_text(tokenizer), "laurel_rank": 8},
         vision_config={"vocab_offset": len(tokenizer)},
         audio_config={"conf_num_hidden_layers": 1, "vocab_offset": len(tokenizer) + 128},
         **_gemma_ids(tokenizer),
@@ -85,18 +76,9 @@ def gemma4(base: str, folder: Path) -> str:
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
     tokenizer = gemma_tokenizer(base, GEMMA_3N_TEMPLATE, **_SOUND_TOKENS)
-    text = {**TEXT, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
     config = Gemma4Config(
         architectures=["Gemma4ForConditionalGeneration"],
-        text_config={
-            **text,
-            "global_head_dim": 64,
-            "vocab_size": len(tokenizer),
-            "vocab_size_per_layer_input": len(tokenizer),
-            "hidden_size_per_layer_input": 32,
-            "num_kv_shared_layers": 2,
-            "sliding_window": 512,
-        },
+        text_config={**_sharing_text(tokenizer), "global_head_dim": 64},
         vision_config={
             **SMALL_VISION,
             "num_key_value_heads": 2,
@@ -116,6 +98,20 @@ def gemma4(base: str, folder: Path) -> str:
         chat_template=GEMMA_3N_TEMPLATE,
     )
     return written(folder, config, processor, tokenizer)
+
+
+def _sharing_text(tokenizer: Any) -> dict[str, Any]:
+    """Return the text part of a model whose last layers use the caches of earlier ones, with embeddings by layer."""
+    return {
+        **TEXT,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "vocab_size": len(tokenizer),
+        "vocab_size_per_layer_input": len(tokenizer),
+        "hidden_size_per_layer_input": 32,
+        "num_kv_shared_layers": 2,
+        "sliding_window": 512,
+    }
 
 
 def _gemma_ids(tokenizer: Any) -> dict[str, Any]:
