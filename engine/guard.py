@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from daft_vllm.engine.tokenize import Tokenizer
+
 _OPEN, _CLOSE = "\ue000", "\ue001"  # of the private use area: no template and no tokenizer gives them a meaning
 
 _MARKER = re.compile(r"<\|.*\|>")
@@ -29,10 +31,18 @@ class TokenGuard:
         tokenizer: the model's.
         template: the chat template's text. None: there is none.
         placeholders: texts that stand for media in a prompt.
+        tokenize: tokenizes lists of texts with it. None: one is made.
     """
 
-    def __init__(self, tokenizer: Any, template: str | None, placeholders: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        template: str | None,
+        placeholders: Iterable[str] = (),
+        tokenize: Tokenizer | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._tokenize = tokenize or Tokenizer(tokenizer)
         added = {str(token): (number, token.special) for number, token in tokenizer.added_tokens_decoder.items()}
         for token in tokenizer.all_special_tokens:
             added[str(token)] = (tokenizer.convert_tokens_to_ids(token), True)
@@ -71,7 +81,7 @@ class TokenGuard:
         plain = [i for i, text in enumerate(texts) if not self._marks.search(text)]
         result: list[list[int]] = [[]] * len(texts)
         if plain:
-            encoded = self._tokenizer([texts[i] for i in plain], add_special_tokens=False)["input_ids"]
+            encoded = self._tokenize([texts[i] for i in plain], special_tokens=False)
             for i, token_ids in zip(plain, encoded, strict=True):
                 result[i] = token_ids
         for i in set(range(len(texts))).difference(plain):

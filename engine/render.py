@@ -25,6 +25,7 @@ from daft_vllm.engine.guard import TokenGuard
 from daft_vllm.engine.prefix import pack_tokens
 from daft_vllm.engine.request import Outcome, Request, Toolbox
 from daft_vllm.engine.rows import Prepared
+from daft_vllm.engine.tokenize import Tokenizer
 from daft_vllm.engine.tools import ToolReader
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 
@@ -61,7 +62,8 @@ class RequestRenderer:
         # Some tokenizers have another template where there are tools.
         self._tool_template = self._template([{}]) if template is not None else None
         written = None if template is None else f"{template}{self._tool_template}"
-        self._guard = TokenGuard(tokenizer, written, self._placeholders())
+        self._tokens = Tokenizer(tokenizer)
+        self._guard = TokenGuard(tokenizer, written, self._placeholders(), self._tokens)
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -264,8 +266,7 @@ class RequestRenderer:
             result[i] = token_ids
         raw = [i for i, request in enumerate(requests) if not self._is_chat(request)]
         if raw:
-            encoded = self._renderer.get_tokenizer()([texts[i] for i in raw])
-            for i, token_ids in zip(raw, encoded["input_ids"], strict=True):
+            for i, token_ids in zip(raw, self._tokens([texts[i] for i in raw], special_tokens=True), strict=True):
                 result[i] = token_ids
         return result
 
