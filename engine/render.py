@@ -62,8 +62,8 @@ class RequestRenderer:
         # Some tokenizers have another template where there are tools.
         self._tool_template = self._template([{}]) if template is not None else None
         written = None if template is None else f"{template}{self._tool_template}"
-        self._tokens = Tokenizer(tokenizer)
-        self._guard = TokenGuard(tokenizer, written, self._placeholders(), self._tokens)
+        self._tokenizer = Tokenizer(tokenizer)
+        self._guard = TokenGuard(tokenizer, written, self._placeholders(), self._tokenizer)
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -266,7 +266,7 @@ class RequestRenderer:
             result[i] = token_ids
         raw = [i for i, request in enumerate(requests) if not self._is_chat(request)]
         if raw:
-            for i, token_ids in zip(raw, self._tokens([texts[i] for i in raw], special_tokens=True), strict=True):
+            for i, token_ids in zip(raw, self._tokenizer([texts[i] for i in raw], special_tokens=True), strict=True):
                 result[i] = token_ids
         return result
 

@@ -43,6 +43,8 @@ def test_they_compute_what_vllm_computes(ops: Any, dtype_name: str, shape: tuple
     dtype = getattr(torch, dtype_name)
     x, residual, weight = _inputs(shape, dtype)
     close = ops.rms_norm.get_tolerance(dtype)
+    # Sum, norm and product are rounded to the type at other places: three last bits, seen without AVX-512.
+    close["rtol"] = max(close["rtol"], 3 * torch.finfo(dtype).eps)
     for args, op in (((x, weight), ops.rms_norm), ((x, residual, weight), ops.fused_add_rms_norm)):
         kernel, native = op.impls[CPU_KERNELS], op.impls["native"]
         assert kernel.supported
