@@ -211,6 +211,9 @@ class PromptActor:
             future = self._opened().submit(requests, dedupe=self._spec.dedupe)
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
+        if self._failure is not None:  # which came while this batch was tokenized
+            future.cancel()
+        self._raise_failure()
         return future
 
     def _give_up(self, message: str) -> None:

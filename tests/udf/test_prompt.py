@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import threading
 import time
+from concurrent.futures import Future
 from typing import Any, Literal
 
 import daft
@@ -13,6 +15,7 @@ from pydantic import BaseModel
 
 from daft_vllm import OfflineEngine, prompt
 from daft_vllm.errors import ModelError, OptionError, RowError, SchemaError
+from daft_vllm.udf.actor import PromptActor
 from tests.conftest import ENGINE_ARGS
 
 DETAILS = [
@@ -110,6 +113,36 @@ def test_a_query_that_fails_gives_up_its_other_rows(engine: OfflineEngine, ask: 
     assert stats.pending == stats.in_flight == 0
     assert stats.since(before).abandoned > 0
     stats.check()
+
+
+def test_a_batch_that_is_tokenized_while_the_query_fails(
+    engine: OfflineEngine, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+    submit, give_up = OfflineEngine.submit, PromptActor._give_up
+    late: list[Future[Any]] = []
+
+    def slow(self: OfflineEngine, requests: Any, **options: Any) -> Any:
+        if len(requests[0].prompt) < 1000:
+            assert failed.wait(60)
+            late.append(submit(self, requests, **options))
+            return late[-1]
+        return submit(self, requests, **options)
+
+    def told(self: PromptActor, message: str) -> None:
+        give_up(self, message)
+        failed.set()
+
+    monkeypatch.setattr(OfflineEngine, "submit", slow)
+    monkeypatch.setattr(PromptActor, "_give_up", told)
+    df = daft.from_pydict({"q": ["word " * 2000, *(f"Tale {i}" for i in range(4))]})
+    with pytest.raises(Exception, match="prompt_too_long"):
+        df.with_column("a", ask("q", on_error="raise", max_tokens=500, ignore_eos=True, batch_size=1)).collect()
+    deadline = time.monotonic() + 60
+    while (len(late) < 1 or not all(future.done() for future in late)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert late
+    assert all(future.cancelled() for future in late)
 
 
 def test_pydantic_becomes_a_struct(ask: Any) -> None:
