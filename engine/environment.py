@@ -44,15 +44,18 @@ CPU_CORE = {
 
 CPU_KERNELS = "daft_vllm_cpu"
 """Name of the implementations in ``engine/kernels.py``."""
-EAGER_CPU_KERNELS = {
+AMX_KERNELS = {
     "ir_op_priority": {op: [CPU_KERNELS, "native"] for op in ("rms_norm", "fused_add_rms_norm")},
 }
-"""vLLM's ``kernel_config`` for a CPU without torch.compile.
+"""vLLM's ``kernel_config`` for a CPU with AMX and without torch.compile.
 
 vLLM 0.32 carries compiled kernels for RMS normalization in its CPU build, but offers them to GPUs only: on a CPU it
 counts on torch.compile to fuse the same operators, written in torch. Not compiled, these take 18 to 23% of a step
-(SmolLM2-135M in bfloat16 on two AVX-512 cores, steps of 2048 and 512 tokens): one call at 512 tokens is 271 µs in torch
-and 72 in the kernel. In 16-bit types the kernels round in other places than torch does, so last bits may differ.
+(SmolLM2-135M in bfloat16 on two cores with AMX, steps of 2048 and 512 tokens): one call at 512 tokens is 271 µs in
+torch and 72 in the kernel. In 16-bit types the kernels round in other places than torch does, which changes the last
+bit of a third of the numbers, and the answer where two tokens are nearly level. With AMX such an answer depends on the
+batch anyhow. Without it, products take so much longer that the kernels save nothing (AVX-512 BF16, 225 µs against 50 a
+call), and vLLM's own operators give the answers of ``LLM.generate``.
 """
 
 
@@ -120,8 +123,8 @@ def start_args(config: EngineConfig) -> dict[str, Any]:
         args["structured_outputs_config"] = {"disable_any_whitespace": True, **guided, "backend": "xgrammar"}
     if cpu and config.parallel_size == 1:
         args["distributed_executor_backend"] = "daft_vllm.engine.executor.InCoreExecutor"
-        if args["enforce_eager"] and not {"kernel_config", "ir_op_priority"} & args.keys():
-            args["kernel_config"] = EAGER_CPU_KERNELS  # which that executor offers
+        if args["enforce_eager"] and cpu_has_amx() and not {"kernel_config", "ir_op_priority"} & args.keys():
+            args["kernel_config"] = AMX_KERNELS  # which that executor offers
     if config.gpus >= 1:
         args.setdefault("tensor_parallel_size", int(config.gpus) // int(args.get("pipeline_parallel_size", 1)))
     elif config.gpus > 0:
@@ -132,5 +135,13 @@ def start_args(config: EngineConfig) -> dict[str, Any]:
 
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU has instructions for bfloat16 (AVX-512 BF16, AMX, Arm BF16), by the kernel's feature list."""
-    features = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return any(name in features for name in ("avx512_bf16", "amx_bf16", " bf16"))
+    return any(name in _cpu_features() for name in ("avx512_bf16", "amx_bf16", " bf16"))
+
+
+def cpu_has_amx() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices by AMX, by the kernel's feature list."""
+    return "amx_bf16" in _cpu_features()
+
+
+def _cpu_features() -> str:
+    return Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -35,7 +35,8 @@ ARMS: dict[str, ArmEntry] = {
     "naive-64": ArmEntry("naive:Naive"),
     "naive-all": ArmEntry("naive:Naive"),
     "daft-provider": ArmEntry("daft_provider:DaftProvider"),
-    "daft-provider-small": ArmEntry("daft_provider:DaftProvider"),
+    # Its buffer matters where rows that are apart share what the cache can't hold.
+    "daft-provider-small": ArmEntry("daft_provider:DaftProvider", only=("pressure",)),
     # Ray's workers run at niceness 15: whatever else the machine does would cost this arm more than the others.
     "ray-data": ArmEntry("ray_data:RayData", keeps_engine=False, environment={"RAY_worker_niceness": "0"}),
     "offline-loop": ArmEntry("offline_loop:OfflineLoop"),

@@ -1,4 +1,4 @@
-"""The compiled RMS-norm kernels that the engine's core runs on CPUs."""
+"""The compiled RMS-norm kernels that the engine's core runs on CPUs with AMX."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from daft_vllm.engine import EngineConfig, OfflineEngine
-from daft_vllm.engine.environment import CPU_KERNELS, EAGER_CPU_KERNELS, start_args
+from daft_vllm.engine import EngineConfig, OfflineEngine, environment
+from daft_vllm.engine.environment import AMX_KERNELS, CPU_KERNELS, cpu_has_amx, start_args
 
 pytest.importorskip("vllm")
 
@@ -98,7 +98,7 @@ def test_vllm_itself_offers_them_to_gpus_only(ops: Any) -> None:
 _COUNTED = """
 import sys
 from daft_vllm.engine import kernels
-from daft_vllm.engine.environment import start_args
+from daft_vllm.engine.environment import AMX_KERNELS, start_args
 from daft_vllm.engine import EngineConfig
 
 calls = {"one": 0, "pair": 0}
@@ -116,8 +116,8 @@ def counted_pair(x: kernels.Tensor, x_residual: kernels.Tensor, weight: kernels.
 
 kernels._rms_norm, kernels._fused_add_rms_norm = counted_one, counted_pair
 from vllm import LLM, SamplingParams
-args = {**start_args(EngineConfig(sys.argv[1])), "load_format": "dummy", "kv_cache_memory_bytes": 1 << 26}
-args["max_model_len"] = 64
+own = {"kernel_config": AMX_KERNELS, "load_format": "dummy", "kv_cache_memory_bytes": 1 << 26, "max_model_len": 64}
+args = start_args(EngineConfig(sys.argv[1], own))
 llm = LLM(model=sys.argv[1], **args)
 before = dict(calls)
 llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)
@@ -135,14 +135,20 @@ def test_the_core_runs_them(tiny: str) -> None:
     assert "CALLS 3 12" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_engine_asks_for_them(engine: OfflineEngine) -> None:
+def test_the_engine_asks_for_them_where_they_pay(engine: OfflineEngine) -> None:
     priority = engine._state.core.llm.vllm_config.kernel_config.ir_op_priority
-    assert priority.rms_norm[0] == priority.fused_add_rms_norm[0] == CPU_KERNELS
+    assert priority.rms_norm[0] == priority.fused_add_rms_norm[0] == (CPU_KERNELS if cpu_has_amx() else "native")
 
 
-def test_what_the_user_sets_wins() -> None:
+def test_without_amx_the_answers_are_those_of_vllms_own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cpu_has_amx", lambda: False)
+    assert "kernel_config" not in start_args(EngineConfig("m"))
+
+
+def test_what_the_user_sets_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cpu_has_amx", lambda: True)
     own = {"ir_op_priority": {"rms_norm": ["native"]}}
-    assert start_args(EngineConfig("m"))["kernel_config"] == EAGER_CPU_KERNELS
+    assert start_args(EngineConfig("m"))["kernel_config"] == AMX_KERNELS
     assert start_args(EngineConfig("m", {"kernel_config": own}))["kernel_config"] == own
     for args in ({"ir_op_priority": {"rms_norm": ["native"]}}, {"enforce_eager": False}, {"tensor_parallel_size": 2}):
         assert "kernel_config" not in start_args(EngineConfig("m", args))
