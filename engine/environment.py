@@ -55,7 +55,7 @@ counts on torch.compile to fuse the same operators, written in torch. Not compil
 torch and 72 in the kernel. In 16-bit types the kernels round in other places than torch does, which changes the last
 bit of a third of the numbers, and the answer where two tokens are nearly level. With AMX such an answer depends on the
 batch anyhow. Without it, products take so much longer that the kernels save nothing (AVX-512 BF16, 225 µs against 50 a
-call), and vLLM's own operators give the answers of ``LLM.generate``.
+call), and with vLLM's own operators 0.5% of the answers differ from those of ``LLM.generate`` (benchmarks/RESULTS.md).
 """
 
 
@@ -135,7 +135,8 @@ def start_args(config: EngineConfig) -> dict[str, Any]:
 
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU has instructions for bfloat16 (AVX-512 BF16, AMX, Arm BF16), by the kernel's feature list."""
-    return any(name in _cpu_features() for name in ("avx512_bf16", "amx_bf16", " bf16"))
+    features = _cpu_features()
+    return any(name in features for name in ("avx512_bf16", "amx_bf16", " bf16"))
 
 
 def cpu_has_amx() -> bool:

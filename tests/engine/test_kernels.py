@@ -140,7 +140,7 @@ def test_the_engine_asks_for_them_where_they_pay(engine: OfflineEngine) -> None:
     assert priority.rms_norm[0] == priority.fused_add_rms_norm[0] == (CPU_KERNELS if cpu_has_amx() else "native")
 
 
-def test_without_amx_the_answers_are_those_of_vllms_own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_amx_vllm_keeps_its_own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "cpu_has_amx", lambda: False)
     assert "kernel_config" not in start_args(EngineConfig("m"))
 
