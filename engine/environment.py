@@ -60,15 +60,24 @@ call), and with vLLM's own operators 0.5% of the answers differ from those of ``
 
 
 @contextlib.contextmanager
-def core_environment(*, cpu: bool) -> Iterator[None]:
-    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays."""
-    added = {name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ}
+def core_environment(more: Mapping[str, str] | None = None, *, cpu: bool) -> Iterator[None]:
+    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays.
+
+    Args:
+        more: further variables, also in place of the user's.
+        cpu: whether it is a core for a CPU.
+    """
+    added = {name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ} | dict(more or {})
+    before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def prepare_environment(*, cpu: bool) -> None:

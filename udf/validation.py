@@ -36,6 +36,6 @@ def is_resolved(schema: Any, reference: str) -> bool:
 def validator_of(schema: Any) -> Any:
     """Return what checks values against a schema (draft 2020-12) that was checked itself before.
 
-    Formats are checked as far as the packages that know them are installed: ``pip install jsonschema[format-nongpl]``.
+    Formats are checked as far as the packages that know them are installed: ``pip install "daft-vllm[formats]"``.
     """
     return _Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)

@@ -1,0 +1,193 @@
+"""vLLM's core process, started before this process has imported vLLM: the two imports run side by side.
+
+A core that vLLM starts itself begins with the import of vLLM and torch that its parent has just gone through: 6 of 18
+seconds from nothing to a loaded SmolLM2-135M, on two cores. What is started here is the same Python, told to import
+first and to read afterwards what ``multiprocessing`` has for it to run. It is used if all that a process takes over at
+its start is still the same by then; else it is ended, and vLLM starts its core as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
+from multiprocessing.context import SpawnContext, SpawnProcess, set_spawning_popen
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import psutil
+
+from daft_vllm.engine.environment import core_environment
+from daft_vllm.engine.openmp import openmp_environment
+from daft_vllm.engine.waiting import SET_BY_VLLM, SIZE_BYTES
+
+logger = logging.getLogger("daft_vllm")
+
+_util: Any = util  # most of it is for multiprocessing's own use
+
+_READ_AT_START = ("GLIBC_", "GOMP_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
+"""Beginnings of the names of variables that are read when a process starts, or when it loads torch. vLLM reads its own
+when it needs them, and CUDA when the first thing is done on a GPU. ``LD_LIBRARY_PATH`` is set by the import of cv2."""
+
+_MODULES = ("vllm.v1.engine.core", "daft_vllm.engine.structured")
+_CPU_WORKER, _GPU_WORKER = "vllm.v1.worker.cpu_worker", "vllm.v1.worker.gpu_worker"
+
+
+class EarlyProcess:
+    """A Python process that imports modules and then waits for a process of ``multiprocessing`` to become.
+
+    It is a child of the thread that makes it, as one is that the thread starts.
+
+    Args:
+        modules: names of what it imports.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._environment = dict(os.environ)
+        self._executable = spawn.get_executable()
+        self._given = False
+        tracker: Any = resource_tracker.getfd()
+        self.sentinel, child_sentinel = os.pipe()
+        child_pipe, self._pipe = os.pipe()
+        program = (
+            f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from daft_vllm.engine.waiting import main; "
+            f"main({[*modules]!r}, {child_pipe}, {tracker})"
+        )
+        flags = _util._args_from_interpreter_flags()
+        # The last is how multiprocessing tells its processes from others.
+        command = [self._executable, *flags, "-c", program, "--multiprocessing-fork"]
+        passed = [tracker, child_pipe, child_sentinel]
+        try:
+            self.pid: int = _util.spawnv_passfds(os.fsencode(self._executable), command, passed)
+        except BaseException:
+            _util.close_fds(*self.open_files)
+            raise
+        finally:
+            os.close(child_pipe)
+            os.close(child_sentinel)
+
+    @property
+    def open_files(self) -> list[int]:
+        """This process's ends of the pipes to it."""
+        return [self.sentinel, self._pipe]
+
+    def give(self, task: memoryview) -> bool:
+        """Hand over what ``multiprocessing`` has pickled, and the environment as it is now.
+
+        Returns:
+            Whether the process has it: not if it is dead, or if one that is started now would be another.
+        """
+        then, now = self._environment, dict(os.environ)
+        changed = {name: now.get(name) for name in {*then, *now} if then.get(name) != now.get(name)}
+        if now.get(SET_BY_VLLM) == "1":  # the process makes up for this one
+            then["OMP_NUM_THREADS"] = now["OMP_NUM_THREADS"]
+        late = [name for name in changed if name.startswith(_READ_AT_START) and then.get(name) != now.get(name)]
+        if late or self._executable != spawn.get_executable():
+            logger.debug("the process started early is of no use: %s", ", ".join(late) or "another Python is wanted")
+            return False
+        environment = json.dumps(changed).encode()
+        try:
+            with open(self._pipe, "wb", closefd=False) as pipe:
+                pipe.write(len(environment).to_bytes(SIZE_BYTES, "big") + environment)
+                pipe.write(task)
+        except BrokenPipeError:
+            return False
+        self._given = True
+        return True
+
+    def close(self) -> None:
+        """End the process, unless it has been given something to run."""
+        if not self._given:
+            _util.close_fds(*self.open_files)
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(self.pid)
+                process.kill()
+                process.wait()
+
+
+class _Popen(popen_spawn_posix.Popen):
+    _fds: list[int]
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        early: EarlyProcess | None = getattr(_this_thread, "early", None)
+        if early is None:
+            super()._launch(process_obj)  # type: ignore[misc]
+            return
+        task = io.BytesIO()
+        set_spawning_popen(self)
+        try:
+            ForkingPickler(task).dump(spawn.get_preparation_data(process_obj.name))
+            ForkingPickler(task).dump(process_obj)
+        finally:
+            set_spawning_popen(None)
+        open_files, self._fds = self._fds, []
+        if open_files or not early.give(task.getbuffer()):  # files can be handed on only when a process starts
+            super()._launch(process_obj)  # type: ignore[misc]
+            return
+        self.pid, self.sentinel = early.pid, early.sentinel
+        self.finalizer = _util.Finalize(self, _util.close_fds, early.open_files)
+        _this_thread.early = None
+
+
+class _Process(SpawnProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> _Popen:
+        return _Popen(process_obj)
+
+
+class EarlyContext(SpawnContext):
+    """The context "spawn" of ``multiprocessing``, whose processes use up the early one of their thread."""
+
+    Process = _Process
+
+
+_this_thread = threading.local()
+
+
+@contextlib.contextmanager
+def early_process(modules: Sequence[str]) -> Iterator[EarlyProcess]:
+    """Start a process for the first that this thread starts inside with ``EarlyContext``."""
+    early = _this_thread.early = EarlyProcess(modules)
+    try:
+        yield early
+    finally:
+        _this_thread.early = None
+        early.close()
+
+
+@contextlib.contextmanager
+def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
+    """Start a core for the engine that this thread starts inside, after ``take_early_core``.
+
+    Args:
+        cpu: whether it is one for a CPU.
+        in_core: whether the model will be in the core's process, and not in workers of their own.
+    """
+    openmp = openmp_environment() if cpu else {}
+    if openmp is None or (cpu and not in_core):
+        yield
+        return
+    worker = [_CPU_WORKER if cpu else _GPU_WORKER] if in_core else []
+    with contextlib.ExitStack() as stack:
+        with core_environment(openmp, cpu=cpu):
+            stack.enter_context(early_process([*_MODULES, *worker]))
+        yield
+
+
+def take_early_core() -> None:
+    """Let vLLM, imported by now, take the early process of the thread that starts a core."""
+    import vllm.v1.engine.utils as launcher
+    from vllm.utils.system_utils import get_mp_context
+
+    def context() -> Any:
+        chosen = get_mp_context()
+        return EarlyContext() if isinstance(chosen, SpawnContext) else chosen
+
+    launcher.get_mp_context = context

@@ -1,0 +1,73 @@
+"""How vLLM will bind the threads of its core on a CPU, told before vLLM is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import subprocess
+from glob import glob
+from pathlib import Path
+
+
+def openmp_environment() -> dict[str, str] | None:
+    """Return the variables that vLLM 0.32 will start a core with, one with its model in the same process.
+
+    vLLM puts them together once it is imported and has its configuration (``CpuPlatform.check_and_update_config`` for
+    ``LD_PRELOAD``, ``OMPProcessManager`` for the rest).
+
+    Returns:
+        None if it can't be told: the user has a say in it, or the machine is of a kind that was not looked into.
+    """
+    preload = _preload()
+    cpus = _cpus()
+    if preload is None or cpus is None:
+        return None
+    threads = {"OMP_NUM_THREADS": str(len(cpus))}
+    if "libgomp" in preload:
+        threads["GOMP_CPU_AFFINITY"] = " ".join(map(str, cpus))
+    else:
+        threads |= {"OMP_PLACES": f"{{{','.join(map(str, cpus))}}}", "OMP_PROC_BIND": "true"}
+    return threads | ({"LD_PRELOAD": preload} if preload else {})
+
+
+def _preload() -> str | None:
+    """Return the libraries that are loaded first: the user's, torch's OpenMP, vLLM's allocator."""
+    preload = os.environ.get("LD_PRELOAD", "")
+    if "libiomp" in preload or "libomp" in preload:
+        return None
+    torch, vllm = _folder("torch"), _folder("vllm")
+    if torch is None or vllm is None:
+        return None
+    if "libgomp" not in preload:
+        found = [*glob(f"{torch.parent}/torch.libs/libgomp*.so*"), *glob(f"{torch}/lib/libgomp*.so*")]
+        preload = ":".join(filter(None, [preload, *found[:1]]))
+    if "libtcmalloc" not in preload:
+        found = glob(f"{vllm}/libs/libtcmalloc_minimal*.so*") or glob(f"{vllm}/libs/libtcmalloc.so*")
+        preload = ":".join(filter(None, [*found[:1], preload]))
+    return preload
+
+
+def _folder(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def _cpus() -> list[int] | None:
+    """Return the CPUs that the model's threads are bound to: of the first NUMA node, one of each physical core."""
+    if {"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_SIM_MULTI_NUMA", "CPU_VISIBLE_MEMORY_NODES"} & os.environ.keys():
+        return None
+    if platform.machine() != "x86_64":
+        return None
+    try:
+        command = ["lscpu", "--parse=CPU,CORE,NODE", "--online"]
+        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split(",") for line in text.splitlines() if not line.startswith("#")]
+    allowed = os.sched_getaffinity(0)
+    cpus = sorted((int(node or 0), int(cpu), core) for cpu, core, node in rows if int(cpu) in allowed)
+    of_core = {core: cpu for node, cpu, core in cpus if node == cpus[0][0]}
+    chosen = sorted(of_core.values())
+    reserved = int(os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or 1)
+    return chosen[:-reserved] if 0 < reserved < len(chosen) else chosen

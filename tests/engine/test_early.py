@@ -1,0 +1,147 @@
+"""A process that is started before there is anything for it to do, and becomes one of multiprocessing's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from daft_vllm.engine.early import EarlyContext, EarlyProcess, early_core, early_process
+from daft_vllm.engine.openmp import openmp_environment
+from daft_vllm.engine.waiting import SET_BY_VLLM, no_collection
+from tests.helpers import wait_gone
+
+
+def became(early: EarlyProcess, target: Callable[..., Any], *args: Any) -> bool:
+    """Run a function in a process of the context, and tell whether that was the early one."""
+    process = EarlyContext().Process(target=target, args=args)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    return process.pid == early.pid
+
+
+def test_it_becomes_the_next_process_in_the_environment_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOES", "1")
+    with early_process(["a module that is not there", "xml.dom"]) as early:
+        monkeypatch.setenv("COMES", "the ☃ of now")
+        monkeypatch.delenv("GOES")
+        write = f'echo "$COMES$GOES" > {tmp_path}/found'
+        assert became(early, os.system, write)
+        assert (tmp_path / "found").read_text() == "the ☃ of now\n"
+        assert not became(early, os.system, write), "the second"
+    assert wait_gone([early.pid]) == []
+
+
+def test_an_exit_code_comes_through() -> None:
+    with early_process([]) as early:
+        process = EarlyContext().Process(target=sys.exit, args=(3,))
+        process.start()
+        process.join(60)
+    assert (process.pid, process.exitcode) == (early.pid, 3)
+
+
+def test_it_is_left_where_a_process_would_start_otherwise_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    with early_process([]) as early:
+        monkeypatch.setenv("OMP_PROC_BIND", "close")
+        assert not became(early, time.time)
+        with Pipe()[0] as open_file, Pipe()[0]:
+            monkeypatch.delenv("OMP_PROC_BIND")
+            assert not became(early, Connection.fileno, open_file)
+    assert wait_gone([early.pid], 0) == []
+
+
+def test_a_dead_one_is_replaced() -> None:
+    with early_process([]) as early:
+        os.kill(early.pid, signal.SIGKILL)
+        psutil.Process(early.pid).wait()
+        assert not became(early, time.time)
+
+
+def test_it_belongs_to_its_thread() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with early_process([]) as early, ThreadPoolExecutor() as pool:
+        assert not pool.submit(became, early, time.time).result()
+
+
+def test_threads_that_vllm_chose_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs vLLM sets ``OMP_NUM_THREADS`` right before it starts a core: torch has read it by then."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with early_process(["torch"]) as early:
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        monkeypatch.setenv(SET_BY_VLLM, "1")
+        assert became(early, _write_threads, tmp_path / "found")
+    assert (tmp_path / "found").read_text() == "3"
+
+
+def _write_threads(path: Path) -> None:
+    import torch
+
+    path.write_text(str(torch.get_num_threads()))
+
+
+def test_it_ends_with_its_parent() -> None:
+    code = (
+        "from daft_vllm.engine.early import EarlyProcess\n"
+        "if __name__ == '__main__':\n"
+        "    import os; print(EarlyProcess([]).pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert wait_gone([int(done.stdout)]) == []
+    assert done.stderr == ""
+
+
+def test_none_where_it_cannot_be_told_how_vllm_binds_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    assert openmp_environment() is None
+    before = psutil.Process().children()
+    with early_core(cpu=True, in_core=True):
+        assert psutil.Process().children() == before
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND")
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libiomp5.so")
+    assert openmp_environment() is None
+
+
+@pytest.mark.parametrize("reserved", ["0", "1"])
+@pytest.mark.parametrize("preloads", [True, False])
+def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: str, preloads: bool) -> None:
+    """The same variables as vLLM's own, from its class; ``LD_PRELOAD`` is the platform's, and tested with an engine."""
+    from types import SimpleNamespace
+
+    from vllm.utils.ompmultiprocessing import OMPProcessManager
+
+    monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", reserved)
+    if not preloads:
+        monkeypatch.setattr("daft_vllm.engine.openmp._preload", lambda: "")
+    told = openmp_environment()
+    assert told is not None
+    monkeypatch.setenv("LD_PRELOAD", told.pop("LD_PRELOAD", ""))
+    parallel = SimpleNamespace(local_world_size=1, data_parallel_rank_local=None, _api_process_count=1)
+    manager = OMPProcessManager(SimpleNamespace(parallel_config=parallel, kv_transfer_config=None))
+    with manager.configure_omp_envs(rank=0, local_rank=0):
+        assert told == {name: value for name, value in os.environ.items() if name.startswith(("OMP_", "GOMP_"))}
+
+
+def test_imports_without_collections() -> None:
+    import gc
+
+    assert gc.isenabled()
+    with no_collection():
+        assert not gc.isenabled()
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
