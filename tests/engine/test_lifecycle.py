@@ -52,7 +52,8 @@ def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch:
     give = EarlyProcess.give
     monkeypatch.setattr(EarlyProcess, "give", lambda self, task: given.append(give(self, task)) or given[-1])
     engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS))
-    assert given == [True] or openmp_environment() is None, "vLLM starts its core otherwise than engine/openmp.py says, or in another way"
+    # If this fails, vLLM starts its core in another environment than engine/openmp.py says, or in another way.
+    assert given == [True] or openmp_environment() is None
     pids = engine.process_ids
     threads, raised = run_in_threads(engine, callers=3)
     core_of(engine).kill()
