@@ -10,25 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import os
+import pickle
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from multiprocessing import Pipe, popen_spawn_posix, resource_tracker, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess, set_spawning_popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from daft_vllm.engine.environment import core_environment
 from daft_vllm.engine.openmp import openmp_environment
-from daft_vllm.engine.waiting import SET_BY_VLLM, SIZE_BYTES
+from daft_vllm.engine.waiting import SET_BY_VLLM
 
 logger = logging.getLogger("daft_vllm")
+
+T = TypeVar("T")
 
 _util: Any = util  # most of it is for multiprocessing's own use
 
@@ -43,7 +46,7 @@ _CPU_WORKER, _GPU_WORKER = "vllm.v1.worker.cpu_worker", "vllm.v1.worker.gpu_work
 class EarlyProcess:
     """A Python process that imports modules and then waits for a process of ``multiprocessing`` to become.
 
-    It is a child of the thread that makes it, as one is that the thread starts.
+    It is a child of the thread that makes it, as one is that the thread starts, and ends with that thread.
 
     Args:
         modules: names of what it imports.
@@ -55,28 +58,41 @@ class EarlyProcess:
         self._given = False
         tracker: Any = resource_tracker.getfd()
         self.sentinel, child_sentinel = os.pipe()
-        child_pipe, self._pipe = os.pipe()
+        orders, self._orders = Pipe(duplex=False)
+        self._answers, answers = Pipe(duplex=False)
+        passed = [child_sentinel, orders.fileno(), answers.fileno(), tracker]
         program = (
             f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from daft_vllm.engine.waiting import main; "
-            f"main({[*modules]!r}, {child_pipe}, {tracker})"
+            f"main({[*modules]!r}, {os.getpid()}, {orders.fileno()}, {answers.fileno()}, {tracker})"
         )
         flags = _util._args_from_interpreter_flags()
         # The last is how multiprocessing tells its processes from others.
         command = [self._executable, *flags, "-c", program, "--multiprocessing-fork"]
-        passed = [tracker, child_pipe, child_sentinel]
         try:
             self.pid: int = _util.spawnv_passfds(os.fsencode(self._executable), command, passed)
         except BaseException:
-            _util.close_fds(*self.open_files)
+            self.close_files()
             raise
         finally:
-            os.close(child_pipe)
             os.close(child_sentinel)
+            orders.close()
+            answers.close()
 
-    @property
-    def open_files(self) -> list[int]:
-        """This process's ends of the pipes to it."""
-        return [self.sentinel, self._pipe]
+    def call(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns in the process, once that has done its imports.
+
+        Raises:
+            EOFError, OSError: the process is dead.
+            RuntimeError: the function raised.
+        """
+        import cloudpickle
+
+        self._orders.send(cloudpickle.dumps(function))
+        returned, answer = self._answers.recv()
+        if not returned:
+            raise RuntimeError(f"in a process started early:\n{answer}")
+        result: T = pickle.loads(answer)
+        return result
 
     def give(self, task: memoryview) -> bool:
         """Hand over what ``multiprocessing`` has pickled, and the environment as it is now.
@@ -92,20 +108,25 @@ class EarlyProcess:
         if late or self._executable != spawn.get_executable():
             logger.debug("the process started early is of no use: %s", ", ".join(late) or "another Python is wanted")
             return False
-        environment = json.dumps(changed).encode()
         try:
-            with open(self._pipe, "wb", closefd=False) as pipe:
-                pipe.write(len(environment).to_bytes(SIZE_BYTES, "big") + environment)
+            self._orders.send(changed)
+            with open(self._orders.fileno(), "wb", closefd=False) as pipe:
                 pipe.write(task)
-        except BrokenPipeError:
+        except OSError:
             return False
         self._given = True
         return True
 
+    def close_files(self) -> None:
+        """Close this process's ends of the pipes."""
+        os.close(self.sentinel)
+        self._orders.close()
+        self._answers.close()
+
     def close(self) -> None:
         """End the process, unless it has been given something to run."""
         if not self._given:
-            _util.close_fds(*self.open_files)
+            self.close_files()
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(self.pid)
                 process.kill()
@@ -132,7 +153,7 @@ class _Popen(popen_spawn_posix.Popen):
             super()._launch(process_obj)  # type: ignore[misc]
             return
         self.pid, self.sentinel = early.pid, early.sentinel
-        self.finalizer = _util.Finalize(self, _util.close_fds, early.open_files)
+        self.finalizer = _util.Finalize(self, early.close_files)
         _this_thread.early = None
 
 
@@ -182,12 +203,37 @@ def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
 
 
 def take_early_core() -> None:
-    """Let vLLM, imported by now, take the early process of the thread that starts a core."""
+    """Let vLLM, imported by now, use the early process of the thread that starts a core.
+
+    First to look at the model's class, which vLLM does in a process of its own, to keep CUDA out of this one: where its
+    cache doesn't know the class, that would be another import of vLLM. Then as the core.
+    """
+    import vllm.model_executor.models.registry as registry
     import vllm.v1.engine.utils as launcher
     from vllm.utils.system_utils import get_mp_context
+
+    if launcher.get_mp_context is not get_mp_context:
+        return  # since an earlier engine
+    elsewhere = registry._run_in_subprocess
 
     def context() -> Any:
         chosen = get_mp_context()
         return EarlyContext() if isinstance(chosen, SpawnContext) else chosen
 
-    launcher.get_mp_context = context
+    def run(function: Callable[[], T]) -> T:
+        early: EarlyProcess | None = getattr(_this_thread, "early", None)
+        if early is not None:
+            with contextlib.suppress(EOFError, OSError):  # it is dead
+                return early.call(partial(with_plugins, function))
+        result: T = elsewhere(function)
+        return result
+
+    launcher.get_mp_context, registry._run_in_subprocess = context, run
+
+
+def with_plugins(function: Callable[[], T]) -> T:
+    """Call a function as vLLM's own processes do: with its plugins, which may register models."""
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    return function()

@@ -18,13 +18,17 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies. Does nothing outside an engine of daft-vllm.
 
-    The kernel watches the parent's *thread* that started this process: for the core it is the engine's own thread,
-    which lives as long as the engine.
+    For the core, the thread that started it is the engine's own, which lives as long as the engine.
     """
     owner = os.environ.get(OWNER_PID)
     parent = multiprocessing.parent_process()
     if owner is None or int(owner) == os.getpid() or parent is None:
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_thread()
     if not parent.is_alive():  # it died before the line above
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_with_thread() -> None:
+    """Ask the kernel to kill this process when the *thread* of its parent that started it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

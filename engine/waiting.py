@@ -6,14 +6,16 @@ import atexit
 import contextlib
 import gc
 import importlib
-import json
 import os
+import pickle
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import spawn
+from multiprocessing.connection import Connection
 
-SIZE_BYTES = 8
-"""Bytes before the environment that say how many it has."""
+from daft_vllm.engine.guardian import die_with_thread
+
 SET_BY_VLLM = "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"
 """With "1", vLLM 0.32 has chosen ``OMP_NUM_THREADS``: for the load of a model in the core's process, on GPUs."""
 
@@ -43,33 +45,35 @@ def set_aside() -> Iterator[None]:
             gc.unfreeze()
 
 
-def main(modules: Sequence[str], pipe: int, tracker: int) -> None:
-    """Import ``modules``, wait for the environment on ``pipe``, and do what ``multiprocessing`` says there next.
+def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: int) -> None:
+    """Import ``modules``, call what there is to call, and do what ``multiprocessing`` says next on the same pipe.
 
     Ends without a word if the parent does, or wants this process no more. What can't be imported now raises when vLLM
     needs it.
 
     Args:
         modules: names of modules.
-        pipe: file descriptor to read from.
-        tracker: that of the resource tracker.
+        parent: the parent's process id.
+        pipe: file descriptor of what comes from the parent: functions to call, pickled, and at last its environment.
+        answers: file descriptor for what they return.
+        tracker: file descriptor of the resource tracker.
     """
+    die_with_thread()
+    if os.getppid() != parent:
+        os._exit(0)
     with no_collection():
         for name in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     gc.freeze()  # as in set_aside, for good
-    size = _read(pipe, SIZE_BYTES)
-    environment = json.loads(_read(pipe, int.from_bytes(size, "big")))
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    if "torch" in sys.modules and environment.get(SET_BY_VLLM) == "1":
-        import torch
-
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    orders, replies = Connection(pipe, writable=False), Connection(answers, readable=False)
+    try:
+        while isinstance(order := orders.recv(), bytes):
+            replies.send(_called(order))
+    except (EOFError, OSError):
+        os._exit(0)
+    replies.close()
+    _take_over(order)
     try:
         spawn.spawn_main(tracker_fd=tracker, pipe_handle=pipe)
     except SystemExit as end:  # always
@@ -80,11 +84,21 @@ def main(modules: Sequence[str], pipe: int, tracker: int) -> None:
         os._exit(end.code if isinstance(end.code, int) else 1)
 
 
-def _read(pipe: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = os.read(pipe, size - len(data))
-        if not more:
-            os._exit(0)
-        data += more
-    return data
+def _called(order: bytes) -> tuple[bool, bytes | str]:
+    """Return whether a pickled function returned, and what: pickled, or the traceback."""
+    try:
+        return True, pickle.dumps(pickle.loads(order)())
+    except Exception:
+        return False, traceback.format_exc()
+
+
+def _take_over(environment: Mapping[str, str | None]) -> None:
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if "torch" in sys.modules and environment.get(SET_BY_VLLM) == "1":
+        import torch
+
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from daft_vllm.engine.early import EarlyContext, EarlyProcess, early_core, early_process
+from daft_vllm.engine.early import EarlyContext, EarlyProcess, early_core, early_process, take_early_core
 from daft_vllm.engine.openmp import openmp_environment
 from daft_vllm.engine.waiting import SET_BY_VLLM, no_collection, set_aside
 from tests.helpers import wait_gone
@@ -44,6 +44,22 @@ def test_it_becomes_the_next_process_in_the_environment_of_then(
         assert (tmp_path / "found").read_text() == "the ☃ of now\n"
         assert not became(early, os.system, write), "the second"
     assert wait_gone([early.pid]) == []
+
+
+def test_it_calls_functions_meanwhile() -> None:
+    with early_process([]) as early:
+        assert early.call(os.getpid) == early.pid
+        assert early.call(lambda: dict.fromkeys(range(100_000), "x" * 10)) == dict.fromkeys(range(100_000), "x" * 10)
+        with pytest.raises(RuntimeError, match=r"(?s)started early.*ZeroDivisionError"):
+            early.call(lambda: 1 // 0)
+        assert became(early, time.time)
+
+
+def test_a_dead_one_calls_nothing() -> None:
+    with early_process([]) as early:
+        os.kill(early.pid, signal.SIGKILL)
+        with pytest.raises((EOFError, OSError)):
+            early.call(os.getpid)
 
 
 def test_an_exit_code_comes_through() -> None:
@@ -103,6 +119,26 @@ def test_it_ends_with_its_parent() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert wait_gone([int(done.stdout)]) == []
     assert done.stderr == ""
+
+
+def test_vllm_has_it_look_at_a_models_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With its cache empty. If this fails, vLLM looks at it another way, and a first start takes an import longer."""
+    import vllm.model_executor.models.registry as registry
+
+    def elsewhere(*args: Any, **options: Any) -> None:
+        raise InterruptedError
+
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    take_early_core()
+    monkeypatch.setattr(subprocess, "run", elsewhere)
+    model = registry.ModelRegistry.models["LlamaForCausalLM"]
+    with early_process(["vllm.v1.engine.core"]) as early:
+        assert model.inspect_model_cls().is_text_generation_model
+        assert became(early, time.time)
+    with early_process([]) as early:
+        os.kill(early.pid, signal.SIGKILL)
+        with pytest.raises(InterruptedError):
+            registry.ModelRegistry.models["MistralForCausalLM"].inspect_model_cls()
 
 
 def test_none_where_it_cannot_be_told_how_vllm_binds_threads(monkeypatch: pytest.MonkeyPatch) -> None:
