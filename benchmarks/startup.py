@@ -1,5 +1,6 @@
 """Time from nothing to the first answer, caches cold and warm, compiled and not: ``python -m benchmarks.startup``.
 
+Beside it vLLM's own ``LLM`` with its core in a process and the same engine arguments, not compiled.
 Each start is a process of its own. Cold: vLLM's cache folder, and torch's, are empty; the model's files are in the
 page cache in every start but the first, which is done once beforehand and not counted. The rate that follows says after
 how many rows a compiled engine has made up for its later start.
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -21,6 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+_OURS, _COMPILED, _VLLM = "not compiled", "compiled", "vLLM's LLM, not compiled"
 _CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -35,14 +39,14 @@ def main(
     """Print what starting takes."""
     out.parent.mkdir(parents=True, exist_ok=True)
     job = {"model": model, "gpus": gpus, "engine_args": json.loads(engine_args), "rows": rows}
-    _start({**job, "rows": 1, "eager": True}, None)
+    _start({**job, "rows": 1, "kind": _OURS}, None)
     found: dict[str, list[dict[str, float]]] = {}
     for number in range(rounds):
-        for eager in (True, False):
+        for kind in (_OURS, _VLLM, _COMPILED):
             with tempfile.TemporaryDirectory() as caches:
                 for state in ("cold", "warm"):
-                    name = f"{'not compiled' if eager else 'compiled'}, {state}"
-                    result = _start({**job, "eager": eager}, Path(caches))
+                    name = f"{kind}, {state}"
+                    result = _start({**job, "kind": kind}, Path(caches))
                     found.setdefault(name, []).append(result)
                     with out.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({"start": name, "round": number, **job, **result}) + "\n")
@@ -53,7 +57,7 @@ def main(
         table.add_row(name, f"{cells[0]:.1f}", f"{cells[1]:.1f} ({spread[0]:.1f}..{spread[1]:.1f})", f"{cells[2]:.2f}")
     Console(width=120).print(table)
     for state in ("cold", "warm"):
-        eager, compiled = (found[f"{kind}, {state}"] for kind in ("not compiled", "compiled"))
+        eager, compiled = (found[f"{kind}, {state}"] for kind in (_OURS, _COMPILED))
         late = median(r["first"] for r in compiled) - median(r["first"] for r in eager)
         saved = 1 / median(r["rate"] for r in eager) - 1 / median(r["rate"] for r in compiled)
         after = f"after {late / saved:.0f} rows" if saved > 0 else "never"
@@ -80,26 +84,43 @@ def _start(job: dict[str, Any], caches: Path | None) -> dict[str, float]:
 
 def _work() -> None:
     job = json.load(sys.stdin)
-    began = job["began"]
+    prompts = [f"Row {i}: say something about the number {i * 7919}." for i in range(job["rows"])]
+    with _answers(job) as answer:
+        ready = time.time() - job["began"]
+        answer(["Hello"], 1)
+        first = time.time() - job["began"]
+        answer(prompts, 64)
+        rate = len(prompts) / (time.time() - job["began"] - first)
+    print(json.dumps({"ready": ready, "first": first, "rate": rate}), flush=True)
+
+
+@contextmanager
+def _answers(job: dict[str, Any]) -> Iterator[Callable[[list[str], int], Any]]:
+    """Open an engine, and yield what has it answer prompts with a number of tokens each."""
     from daft_vllm.engine import EngineConfig, OfflineEngine, Request, SamplingOptions
     from daft_vllm.model_configs import resolve_model
 
-    args = {**job["engine_args"], "enforce_eager": job["eager"]}
-    sampling = SamplingOptions(max_tokens=64, ignore_eos=True)
-    asked = [
-        Request(f"Row {i}: say something about the number {i * 7919}.", apply_chat_template=None, sampling=sampling)
-        for i in range(job["rows"])
-    ]
-    with OfflineEngine(
-        EngineConfig(resolve_model(job["model"]), args, gpus=job["gpus"]), check_chat_template=False
-    ) as engine:
-        ready = time.time() - began
-        one = SamplingOptions(max_tokens=1)
-        engine.run([Request("Hello", apply_chat_template=None, sampling=one)])
-        first = time.time() - began
-        engine.run(asked)
-        rate = len(asked) / (time.time() - began - first)
-    print(json.dumps({"ready": ready, "first": first, "rate": rate}), flush=True)
+    model = resolve_model(job["model"])
+    args = {**job["engine_args"], "enforce_eager": job["kind"] != _COMPILED}
+    if job["kind"] == _VLLM:
+        from daft_vllm.engine.environment import default_engine_args, prepare_environment
+
+        cpu = job["gpus"] == 0
+        prepare_environment(cpu=cpu)
+        from vllm import LLM, SamplingParams
+
+        llm = LLM(model=model, **{**default_engine_args(cpu=cpu), **args})
+        yield lambda prompts, tokens: llm.generate(
+            prompts, SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True), use_tqdm=False
+        )
+        return
+    with OfflineEngine(EngineConfig(model, args, gpus=job["gpus"]), check_chat_template=False) as engine:
+        yield lambda prompts, tokens: engine.run(
+            [
+                Request(text, apply_chat_template=None, sampling=SamplingOptions(max_tokens=tokens, ignore_eos=True))
+                for text in prompts
+            ]
+        )
 
 
 if __name__ == "__main__":
