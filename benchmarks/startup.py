@@ -117,7 +117,7 @@ def _answers(job: dict[str, Any]) -> Iterator[Callable[[list[str], int], Any]]:
     with OfflineEngine(EngineConfig(model, args, gpus=job["gpus"]), check_chat_template=False) as engine:
         yield lambda prompts, tokens: engine.run(
             [
-                Request(text, apply_chat_template=None, sampling=SamplingOptions(max_tokens=tokens, ignore_eos=True))
+                Request(text, apply_chat_template=False, sampling=SamplingOptions(max_tokens=tokens, ignore_eos=True))
                 for text in prompts
             ]
         )
