@@ -1,7 +1,6 @@
 """Ends vLLM's processes when the process that started them dies.
 
-Nothing else in vLLM 0.32
-ends the core when its parent is killed outright: it would keep the GPU's memory for ever.
+Nothing else in vLLM 0.32 ends the core when its parent is killed outright: it would keep the GPU's memory for ever.
 """
 
 from __future__ import annotations

@@ -62,12 +62,13 @@ def _cpus() -> list[int] | None:
     try:
         command = ["lscpu", "--parse=CPU,CORE,NODE", "--online"]
         text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
+        rows = [line.split(",") for line in text.splitlines() if not line.startswith("#")]
+        listed = [(int(node or 0), int(cpu), core) for cpu, core, node in rows]
+        reserved = int(os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or 1)
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    rows = [line.split(",") for line in text.splitlines() if not line.startswith("#")]
     allowed = os.sched_getaffinity(0)
-    cpus = sorted((int(node or 0), int(cpu), core) for cpu, core, node in rows if int(cpu) in allowed)
+    cpus = sorted(one for one in listed if one[1] in allowed)
     of_core = {core: cpu for node, cpu, core in cpus if node == cpus[0][0]}
     chosen = sorted(of_core.values())
-    reserved = int(os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or 1)
     return chosen[:-reserved] if 0 < reserved < len(chosen) else chosen

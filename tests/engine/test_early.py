@@ -148,6 +148,12 @@ def test_none_where_it_cannot_be_told_how_vllm_binds_threads(monkeypatch: pytest
     with early_core(cpu=True, in_core=True):
         assert psutil.Process().children() == before
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND")
+    monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", "none")
+    assert openmp_environment() is None
+    monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "")
+        assert openmp_environment() is None
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libiomp5.so")
     assert openmp_environment() is None
 
