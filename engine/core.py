@@ -17,6 +17,7 @@ from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.detokenize import Detokenizer
 from daft_vllm.engine.early import early_core, take_early_core
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
+from daft_vllm.engine.guardian import kill_processes
 from daft_vllm.engine.loader import MediaLoader
 from daft_vllm.engine.media import MediaError
 from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
@@ -33,8 +34,6 @@ logger = logging.getLogger("daft_vllm")
 
 GRACE_SECONDS = 10.0
 """How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
-KILL_SECONDS = 2.0
-"""How long to wait for killed processes to be gone."""
 
 
 class StepWatch:
@@ -321,18 +320,6 @@ def _children() -> list[psutil.Process]:
             if "resource_tracker" not in " ".join(process.cmdline()):
                 found.append(process)
     return found
-
-
-def kill_processes(processes: Sequence[psutil.Process]) -> None:
-    """Kill ``processes`` and their descendants and wait until they are gone."""
-    doomed = list(processes)
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            doomed += process.children(recursive=True)
-    for process in doomed:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(doomed, timeout=KILL_SECONDS)
 
 
 def _outcome(output: RequestOutput, row: Row) -> Outcome:

@@ -8,10 +8,11 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from daft_vllm.engine.environment import environment_variables
 from daft_vllm.errors import DeviceError
 
 logger = logging.getLogger("daft_vllm")
@@ -141,17 +142,9 @@ class GpuClaim:
         self._files.append(file)
         return True
 
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> contextlib.AbstractContextManager[None]:
         """Let processes that are started inside see the claimed GPUs only."""
-        before = os.environ.get(MASK)
-        os.environ[MASK] = ",".join(self.ids)
-        try:
-            yield
-        finally:
-            os.environ.pop(MASK)
-            if before is not None:
-                os.environ[MASK] = before
+        return environment_variables({MASK: ",".join(self.ids)})
 
     def release(self) -> None:
         """Give the GPUs back."""

@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from daft_vllm.engine.environment import core_environment
+from daft_vllm.engine.environment import core_environment, environment_variables
+from daft_vllm.engine.guardian import kill_processes
 from daft_vllm.engine.openmp import openmp_environment
 from daft_vllm.engine.waiting import SET_BY_VLLM
 
@@ -77,6 +78,7 @@ class EarlyProcess:
             os.close(child_sentinel)
             orders.close()
             answers.close()
+        self._process = psutil.Process(self.pid)
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in the process, once that has done its imports.
@@ -127,10 +129,7 @@ class EarlyProcess:
         """End the process, unless it has been given something to run."""
         if not self._given:
             self.close_files()
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(self.pid)
-                process.kill()
-                process.wait()
+            kill_processes([self._process])
 
 
 class _Popen(popen_spawn_posix.Popen):
@@ -138,9 +137,11 @@ class _Popen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         early: EarlyProcess | None = getattr(_this_thread, "early", None)
-        if early is None:
+        if early is None or not self._taken(early, process_obj):
             super()._launch(process_obj)  # type: ignore[misc]
-            return
+
+    def _taken(self, early: EarlyProcess, process_obj: BaseProcess) -> bool:
+        """Return whether the early process is this one now."""
         task = io.BytesIO()
         set_spawning_popen(self)
         try:
@@ -150,11 +151,11 @@ class _Popen(popen_spawn_posix.Popen):
             set_spawning_popen(None)
         open_files, self._fds = self._fds, []
         if open_files or not early.give(task.getbuffer()):  # files can be handed on only when a process starts
-            super()._launch(process_obj)  # type: ignore[misc]
-            return
+            return False
         self.pid, self.sentinel = early.pid, early.sentinel
         self.finalizer = _util.Finalize(self, early.close_files)
         _this_thread.early = None
+        return True
 
 
 class _Process(SpawnProcess):
@@ -191,13 +192,15 @@ def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
         cpu: whether it is one for a CPU.
         in_core: whether the model will be in the core's process, and not in workers of their own.
     """
-    openmp = openmp_environment() if cpu else {}
-    if openmp is None or (cpu and not in_core):
+    openmp: dict[str, str] | None = {}
+    if cpu:  # a core without the model is bound otherwise, and so are its workers
+        openmp = openmp_environment() if in_core else None
+    if openmp is None:
         yield
         return
     worker = [_CPU_WORKER if cpu else _GPU_WORKER] if in_core else []
     with contextlib.ExitStack() as stack:
-        with core_environment(openmp, cpu=cpu):
+        with core_environment(cpu=cpu), environment_variables(openmp):
             stack.enter_context(early_process([*_MODULES, *worker]))
         yield
 

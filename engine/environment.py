@@ -59,25 +59,29 @@ call), and with vLLM's own operators 0.5% of the answers differ from those of ``
 """
 
 
-@contextlib.contextmanager
-def core_environment(more: Mapping[str, str] | None = None, *, cpu: bool) -> Iterator[None]:
-    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays.
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set environment variables of this process. None: not set."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
-    Args:
-        more: further variables, also in place of the user's.
-        cpu: whether it is a core for a CPU.
-    """
-    added = {name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ} | dict(more or {})
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
+
+@contextlib.contextmanager
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Let the processes that are started inside have these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        set_variables(before)
+
+
+def core_environment(*, cpu: bool) -> contextlib.AbstractContextManager[None]:
+    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays."""
+    return environment_variables({name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ})
 
 
 def prepare_environment(*, cpu: bool) -> None:

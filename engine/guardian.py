@@ -1,16 +1,22 @@
-"""Ends vLLM's processes when the process that started them dies.
+"""Ends vLLM's processes: when it is time, and when the process that started them dies.
 
 Nothing else in vLLM 0.32 ends the core when its parent is killed outright: it would keep the GPU's memory for ever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
+from collections.abc import Sequence
+
+import psutil
 
 OWNER_PID = "DAFT_VLLM_OWNER_PID"
+KILL_SECONDS = 2.0
+"""How long to wait for killed processes to be gone."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -31,3 +37,15 @@ def die_with_parent() -> None:
 def die_with_thread() -> None:
     """Ask the kernel to kill this process when the *thread* of its parent that started it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def kill_processes(processes: Sequence[psutil.Process]) -> None:
+    """Kill ``processes`` and their descendants and wait until they are gone."""
+    doomed = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            doomed += process.children(recursive=True)
+    for process in doomed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(doomed, timeout=KILL_SECONDS)

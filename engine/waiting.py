@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 
+from daft_vllm.engine.environment import set_variables
 from daft_vllm.engine.guardian import die_with_thread
 
 SET_BY_VLLM = "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"
@@ -93,11 +94,7 @@ def _called(order: bytes) -> tuple[bool, bytes | str]:
 
 
 def _take_over(environment: Mapping[str, str | None]) -> None:
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_variables(environment)
     if "torch" in sys.modules and environment.get(SET_BY_VLLM) == "1":
         import torch
 
