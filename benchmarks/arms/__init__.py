@@ -35,7 +35,7 @@ ARMS: dict[str, ArmEntry] = {
     "naive-64": ArmEntry("naive:Naive"),
     "naive-all": ArmEntry("naive:Naive"),
     "daft-provider": ArmEntry("daft_provider:DaftProvider"),
-    # Its buffer matters where rows that are apart share what the cache can't hold.
+    # How a table comes matters where rows that are apart share what the cache can't hold.
     "daft-provider-small": ArmEntry("daft_provider:DaftProvider", only=("pressure",)),
     # Ray's workers run at niceness 15: whatever else the machine does would cost this arm more than the others.
     "ray-data": ArmEntry("ray_data:RayData", keeps_engine=False, environment={"RAY_worker_niceness": "0"}),
@@ -43,6 +43,7 @@ ARMS: dict[str, ArmEntry] = {
     "ours": ArmEntry("ours:Ours", keeps_engine=False),
     "ours-stream": ArmEntry("ours:OursStream"),
     "ours-stream-64": ArmEntry("ours:OursStream"),
+    "ours-stream-small": ArmEntry("ours:OursStream", only=("pressure",)),
     # An empty variable counts as the user's own, and is kept.
     "ours-stream-plain": ArmEntry("ours:OursStream", environment={"GLIBC_TUNABLES": ""}),
     "ours-shared": ArmEntry("ours:OursStream", only=("table",)),

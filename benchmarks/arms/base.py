@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import daft
+
 from benchmarks.job import Job
+
+PIECES = 20
+"""Pieces in which a table comes to the arms that end in ``-small``, as from as many files or row groups."""
 
 
 class NotExpressible(Exception):
@@ -66,6 +71,12 @@ class Arm(Protocol):
     def close(self) -> None:
         """Stop what ``open`` and ``run`` have started."""
         ...
+
+
+def job_table(columns: Mapping[str, Sequence[Any]], *, in_pieces: bool = False) -> daft.DataFrame:
+    """Return a table of ``columns`` in memory, as Daft takes it: whole, or in ``PIECES`` pieces one after the other."""
+    table = daft.from_pydict(dict(columns))
+    return table.into_batches(max(1, len(next(iter(columns.values()))) // PIECES)) if in_pieces else table
 
 
 def in_row_order(ids: Sequence[int], texts: Sequence[str | None], rows: int) -> list[str | None]:

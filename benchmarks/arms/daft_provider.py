@@ -6,11 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-import daft
 from daft import col
 from daft.functions import prompt
 
-from benchmarks.arms.base import EngineSetting, Measured, NotExpressible, in_row_order
+from benchmarks.arms.base import EngineSetting, Measured, NotExpressible, in_row_order, job_table
 from benchmarks.arms.sampling import sampling_params
 from benchmarks.counters import Counts, EngineCounter
 from benchmarks.job import Job
@@ -18,6 +17,10 @@ from benchmarks.job import Job
 
 class DaftProvider:
     """``daft-provider``: buffers of 5,000 rows, its default; ``daft-provider-small``: of a tenth of the rows.
+
+    The latter stands for a table that is larger than the buffer, in proportion. It comes in pieces, as from files or
+    row groups: of a table that comes whole, as one in memory does, the provider sorts all rows, whatever its buffer's
+    size.
 
     The provider builds its engine within each query. ``open`` builds one with the same class and arguments, and the
     executor of each query is handed that one. Its event loop has to be the first executor's too, because vLLM's output
@@ -58,7 +61,7 @@ class DaftProvider:
             gpus_per_actor=self._setting.gpus,
             **options,
         )
-        table = daft.from_pydict({"id": list(range(job.rows)), "prompt": list(job.prompts)})
+        table = job_table({"id": list(range(job.rows)), "prompt": list(job.prompts)}, in_pieces=self._small)
         result = table.select(col("id"), answer.alias("text")).to_pydict()
         texts = in_row_order(result["id"], result["text"], job.rows)
         seconds = time.monotonic() - started

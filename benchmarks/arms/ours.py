@@ -15,7 +15,7 @@ import daft
 import pyarrow as pa
 from daft import col
 
-from benchmarks.arms.base import EngineSetting, Measured, NotExpressible, in_row_order
+from benchmarks.arms.base import EngineSetting, Measured, NotExpressible, in_row_order, job_table
 from benchmarks.job import Job
 from daft_vllm import prompt, shared_first
 from daft_vllm.udf.progress import read_progress
@@ -34,8 +34,9 @@ class _Answers(NamedTuple):
 class _Query:
     """The query of one job: what every way of running it has in common."""
 
-    def __init__(self, setting: EngineSetting, **options: Any) -> None:
+    def __init__(self, setting: EngineSetting, *, in_pieces: bool = False, **options: Any) -> None:
         self._setting = setting
+        self._in_pieces = in_pieces
         self._options = options
 
     def run(self, job: Job, progress_folder: str, *, shared_fields_first: bool = False) -> _Answers:
@@ -45,7 +46,7 @@ class _Query:
         if not isinstance(max_tokens, int):
             columns["max_tokens"] = job.limits()
             max_tokens = col("max_tokens")
-        table = daft.from_pydict(columns)
+        table = job_table(columns, in_pieces=self._in_pieces)
         messages = col("prompt")
         if shared_fields_first:
             if job.table is None or job.template is None:
@@ -118,6 +119,8 @@ class Ours:
 class OursStream:
     """``ours-stream``: the engine in the driver, kept loaded; ``ours-stream-64``: with batches of 64 rows.
 
+    ``ours-stream-small``: with a table that comes in pieces, as for ``daft-provider-small``.
+
     ``ours-stream-plain``, on a CPU: with the memory settings and kernels that vLLM's core has in the other arms. What
     is left is the order of the rows, their flow, and the front end.
 
@@ -131,7 +134,7 @@ class OursStream:
         self._runs_here = not name.endswith("-plain") or not setting.gpus
         if name.endswith("-plain"):
             setting = replace(setting, engine_args={**setting.engine_args, "kernel_config": VLLM_KERNELS})
-        self._query = _Query(setting, use_process=False, **options)
+        self._query = _Query(setting, in_pieces=name.endswith("-small"), use_process=False, **options)
 
     def open(self) -> float:
         """Load the model by answering one row, as a user would."""
