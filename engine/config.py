@@ -42,6 +42,9 @@ class EngineConfig:
         gpus: GPUs this engine runs on. 0: it runs on the CPU.
         stall_timeout: seconds without a step of vLLM's scheduler, with rows in flight, after which the engine is
             taken for dead. The first steps on a GPU may compile kernels, hence the generous default.
+        max_restarts: how often vLLM may be started again in a row, after it died or stalled, before the engine gives
+            up. Deaths are forgotten once it has answered 10 times ``max_num_seqs`` rows after the last one. Default 5:
+            a row that kills it is found by three deaths at most.
         queue_factor: rows inside vLLM at once, at most, as a multiple of its ``max_num_seqs``. The excess are the rows
             that vLLM can start with before it hears of the next ones. At most all running rows end in one step, so 2
             keeps it full as long as a step takes longer than handing out a step's worth of rows; less is enough where
@@ -60,6 +63,7 @@ class EngineConfig:
     adapters: Mapping[str, str] = field(default_factory=dict)
     gpus: float = 0
     stall_timeout: float = 300.0
+    max_restarts: int = 5
     queue_factor: float = 2.0
 
     def __post_init__(self) -> None:
@@ -72,6 +76,8 @@ class EngineConfig:
             raise OptionError(f"gpus is 0, a share of one GPU such as 0.5, or a whole number, got {self.gpus}.")
         if self.stall_timeout <= 0:
             raise OptionError(f"stall_timeout is a positive number of seconds, got {self.stall_timeout}.")
+        if self.max_restarts < 0:
+            raise OptionError(f"max_restarts is 0 (never) or more, got {self.max_restarts}.")
         if self.queue_factor < 1:
             raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
         check_engine_args(self.engine_args)

@@ -114,8 +114,8 @@ class Core:
         self._detokenizer = Detokenizer(tokenizer)
 
     @classmethod
-    def start(cls, config: EngineConfig) -> Core:
-        """Load the model; blocks until vLLM is ready.
+    def start(cls, config: EngineConfig, watch: StepWatch) -> Core:
+        """Load the model; blocks until vLLM is ready, whose steps ``watch`` counts from then on.
 
         Raises:
             MissingPackageError: vLLM is not installed.
@@ -131,10 +131,10 @@ class Core:
                 importlib.import_module("vllm.v1.engine.async_llm")
             take_early_core()
             with set_aside():
-                return cls._start(config, before)
+                return cls._start(config, watch, before)
 
     @classmethod
-    def _start(cls, config: EngineConfig, before: Sequence[psutil.Process]) -> Core:
+    def _start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
         from vllm import AsyncEngineArgs, envs
         from vllm.config import StructuredOutputsConfig
         from vllm.platforms import current_platform
@@ -156,7 +156,6 @@ class Core:
         if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
             args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
         check_parser(reasoning_parser(config))
-        watch = StepWatch()
         envs.disable_envs_cache()  # of an engine before this one: variables may have changed since
         try:
             # As vLLM's own offline entry is created: else max_num_batched_tokens and max_num_seqs default to 2048 and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from daft_vllm.engine.config import EngineConfig
 from daft_vllm.engine.guardian import OWNER_PID
 
 _GIB = 1024**3
+
+STARTING = threading.Lock()
+"""Held while an engine starts with variables of its own: they are the process's until its children are there."""
 
 COMMON = {
     "VLLM_LOGGING_LEVEL": "WARNING",

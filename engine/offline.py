@@ -22,6 +22,9 @@ from daft_vllm.engine.stats import EngineStats
 from daft_vllm.engine.thread import EngineThread
 from daft_vllm.errors import EngineError, EngineStartError
 
+EXIT_SECONDS = 2.0
+"""How long vLLM's processes may take to end by themselves when this one ends: Daft waits 5 seconds for a UDF process.
+Without a load they take one; killed at once they leave a warning of vLLM's and one of Python's."""
 RENDER_ROWS = 2048
 """Rows that are rendered before vLLM is given the first of them: enough for the queue to find what they share, few
 enough that vLLM does not wait while the rest of a large batch is tokenized."""
@@ -50,8 +53,7 @@ class OfflineEngine:
         self._rendering = threading.Lock()
         self._backends_checked: set[Backend] = set()
         # weakref.finalize's own exit hook would come after multiprocessing's, which joins vLLM's core: for ever.
-        # No grace: Daft waits 5 seconds for a UDF process to end, vLLM alone may take longer to end in good order.
-        self._finalizer = weakref.finalize(self, self._state.stop, grace=0.0)
+        self._finalizer = weakref.finalize(self, self._state.stop, grace=EXIT_SECONDS)
         self._finalizer.atexit = False
         try:
             self._state.start()
@@ -78,7 +80,8 @@ class OfflineEngine:
                 latest 32 MiB of them at least, or until ``forget_answers``.
 
         Raises:
-            EngineDiedError: vLLM died, or stalled for ``stall_timeout`` seconds, before every row was answered.
+            EngineDiedError: vLLM died, or stalled for ``stall_timeout`` seconds, before every row was answered, and
+                had been started again ``max_restarts`` times in a row or did not start.
             EngineClosedError: the engine is closed.
         """
         future = self.submit(requests, dedupe=dedupe)
@@ -186,8 +189,8 @@ class OfflineEngine:
 
     @property
     def process_ids(self) -> list[int]:
-        """Ids of vLLM's processes: the core and its workers."""
-        return [process.pid for process in self._state.core.processes]
+        """Ids of vLLM's processes: the core and its workers. None while they are started again."""
+        return self._state.process_ids
 
     @property
     def max_model_len(self) -> int:

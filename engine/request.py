@@ -29,7 +29,7 @@ answer in the model's context. ``invalid_prompt``: the chat template or the toke
 image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
 ``unavailable_media``: it can't be fetched, or may not be. ``invalid_request``: vLLM refused its options.
 ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a guided answer does not satisfy
-its format. ``engine_error``: vLLM failed on this row and went on.
+its format. ``engine_error``: vLLM failed on this row and went on, or died of it again and again.
 """
 
 

@@ -98,12 +98,14 @@ class Row:
         digest: see ``Prepared.digest``; None also where rows are not to be compared.
         twins: rows that get the answer of this one, or None.
         waited: seconds until vLLM took it.
+        deaths: how often vLLM died while this row was inside it.
     """
 
     __slots__ = (
         "_block_size",
         "adapter",
         "call",
+        "deaths",
         "digest",
         "guided",
         "index",
@@ -136,6 +138,7 @@ class Row:
         self.digest = prepared.digest() if dedupe else None
         self.twins: list[Row] | None = None
         self.waited = 0.0
+        self.deaths = 0
 
     @property
     def token_ids(self) -> list[int]:

@@ -105,6 +105,12 @@ class SamplingOptions(BaseModel):
         """
         return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
 
+    def drawn_anew(self, attempt: int) -> SamplingOptions:
+        """Return options that give another answer with each attempt: a determined one stays determined."""
+        if self.temperature > 0 and self.seed is None:
+            return self
+        return self.but({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})
+
     def to_vllm(self, constraint: Constraint | None, *, detokenize: bool = True) -> SamplingParams:
         """Return vLLM's own object, asking for the final output only. Imports vLLM.
 

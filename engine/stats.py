@@ -34,6 +34,7 @@ class EngineStats:
         running_sum: sequences that ran, summed over those steps.
         peak_running: the most sequences that ran in one step.
         preemptions: sequences that vLLM had to put back for lack of KV cache.
+        restarts: times that vLLM died and was started again.
         busy_seconds: time with rows inside vLLM.
         idle_seconds: time without.
         queue_seconds: time that rows waited for room in vLLM, summed over rows.
@@ -58,6 +59,7 @@ class EngineStats:
     running_sum: int = 0
     peak_running: int = 0
     preemptions: int = 0
+    restarts: int = 0
     busy_seconds: float = 0.0
     idle_seconds: float = 0.0
     queue_seconds: float = 0.0

@@ -1,39 +1,45 @@
-"""The thread that owns vLLM: its event loop, the rows that wait, the rows inside vLLM."""
+"""The thread that owns vLLM: its event loop, and the processes that come and go."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 
 from daft_vllm.engine.config import EngineConfig
 from daft_vllm.engine.core import Core, StepWatch
-from daft_vllm.engine.duplicates import Duplicates
-from daft_vllm.engine.queue import PrefixQueue
+from daft_vllm.engine.devices import MASK
+from daft_vllm.engine.environment import STARTING, environment_variables
+from daft_vllm.engine.ledger import Ledger
+from daft_vllm.engine.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.request import Outcome
 from daft_vllm.engine.rows import Call, Row
 from daft_vllm.engine.stats import EngineStats
-from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError
+from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError
+
+logger = logging.getLogger("daft_vllm")
 
 WATCH_SECONDS = 0.5
 """How often the engine looks whether vLLM is alive and makes progress."""
-
-
+RESTART_SECONDS = 5.0
+"""Pause after a start that failed: what a killed process held on a GPU is free a moment after it is gone."""
 STEPS_AHEAD = 2
 """Steps of vLLM that the prompts sent to it fill before it has begun them. One is the next step, which may be under way
 when this is looked at; the other is the one after it. More only fixes the order of rows too early for those to come."""
 
 
 class EngineThread:
-    """Drives vLLM from one thread: admits waiting rows as room appears, and watches that vLLM lives.
+    """Drives vLLM from one thread: admits waiting rows as room appears, and starts vLLM again when it died or stalled.
 
     Fields are touched by that thread only, except where a method says otherwise. It is a daemon thread: the
     interpreter must be able to reach ``atexit``, which stops it.
@@ -43,11 +49,12 @@ class EngineThread:
         self.config = config
         self._loop = asyncio.new_event_loop()
         self._ready: Future[Core] = Future()
-        self._core: Core | None = None
+        self._core: Core | None = None  # the latest
+        self._takes_rows = False
+        self._watch = StepWatch()
         self._over: DaftVLLMError | None = None
-        self._queue = PrefixQueue(1, 1)  # until the model is loaded
-        self._duplicates = Duplicates()
-        self._in_flight: dict[str, Row] = {}
+        self._ledger = Ledger()
+        self._budget = RestartBudget(0, 1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ids = itertools.count()
         self._max_in_flight = 1
@@ -55,10 +62,6 @@ class EngineThread:
         self._sent: deque[int] = deque()  # new tokens of the rows sent last: of all that may wait in vLLM, and others
         self._sent_tokens = 0
         self._grace = 0.0  # a dead engine gets none
-        self._stats = EngineStats()
-        self._stats_lock = threading.Lock()
-        self._busy_since: float | None = None
-        self._opened = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="daft-vllm-engine", daemon=True)
 
     # Called from any thread.
@@ -70,8 +73,13 @@ class EngineThread:
 
     @property
     def core(self) -> Core:
-        """The running vLLM."""
+        """The first vLLM. Those that follow, if it dies, differ from it by nothing but their processes."""
         return self._ready.result(timeout=0)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Ids of the processes of the latest vLLM."""
+        return [process.pid for process in self._core.processes] if self._core is not None else []
 
     @property
     def is_over(self) -> bool:
@@ -85,18 +93,14 @@ class EngineThread:
 
     def submit(self, call: Call, rows: list[Row], finished: list[tuple[int, Outcome]]) -> None:
         """Hand a call's rows to the thread. ``finished`` are those that need no generation."""
-        with self._stats_lock:
-            self._stats.rows += len(rows) + len(finished)
-            self._stats.pending += len(rows)
-            for _, outcome in finished:
-                self._stats.finish(outcome)
+        self._ledger.expect(len(rows), [outcome for _, outcome in finished])
         for index, outcome in finished:
             call.put(index, outcome)
         if rows:
             try:
                 self._call_soon(self._enqueue, rows)
             except DaftVLLMError:
-                self._count_abandoned(waiting=len(rows))
+                self._ledger.abandoned(len(rows))
                 raise
 
     def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
@@ -119,21 +123,13 @@ class EngineThread:
     def forget_answers(self) -> None:
         """Compute anew what was computed before, for rows that come from now on."""
         with contextlib.suppress(DaftVLLMError):
-            self._call_soon(self._duplicates.forget)
+            self._call_soon(self._ledger.forget_answers)
 
     def snapshot(self) -> EngineStats:
         """Return the counters as they stand."""
-        now = time.monotonic()
-        with self._stats_lock:
-            stats = replace(self._stats)
-            busy_since = self._busy_since
-        if busy_since is not None:
-            stats.busy_seconds += now - busy_since
-        stats.idle_seconds = now - self._opened - stats.busy_seconds
-        stats.optimal_tokens = self._queue.optimal_tokens
+        stats, watch = self._ledger.snapshot(), self._watch
         if self._core is not None:
             stats.media, stats.media_seconds = self._core.media.loaded, self._core.media.seconds
-        watch = self._core.watch if self._core is not None else StepWatch()
         stats.steps, stats.preemptions = watch.steps, watch.preemptions
         stats.running_sum, stats.peak_running = watch.running_sum, watch.running_peak
         return stats
@@ -148,12 +144,6 @@ class EngineThread:
         if self._core is not None:
             self._core.kill()
         self._over = self._over or EngineClosedError("the engine is closed.")
-
-    def _count_abandoned(self, *, waiting: int, running: int = 0) -> None:
-        with self._stats_lock:
-            self._stats.pending -= waiting
-            self._stats.in_flight -= running
-            self._stats.abandoned += waiting + running
 
     def _call_soon(self, function: Callable[..., None], *args: object) -> None:
         try:
@@ -173,7 +163,7 @@ class EngineThread:
             if not self._ready.done():
                 self._ready.set_exception(e)
         finally:
-            self._fail_all(self._over or EngineClosedError("the engine is closed."))
+            self._ledger.fail_all(self._over or EngineClosedError("the engine is closed."))
             self._end_tasks()
             self._loop.close()
 
@@ -186,166 +176,161 @@ class EngineThread:
             self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
     async def _main(self) -> None:
-        self._stop = asyncio.Event()
-        self._core = core = Core.start(self.config)
-        self._queue = PrefixQueue(core.block_size, core.max_num_seqs)
-        self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
-        self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
-        core.watch.on_step = self._admit
+        self._woken = asyncio.Event()
+        gpus = {name: value for name, value in os.environ.items() if name == MASK}
+        core: Core | None = Core.start(self.config, self._watch)
+        while core is not None:
+            await self._serve(core)
+            core = await self._start_again(core, gpus)
+
+    async def _serve(self, core: Core) -> None:
+        """Let vLLM answer rows until it dies or the engine ends, and leave no process of it behind."""
         try:
             await core.load_adapters(self.config.stall_timeout)
-            self._opened = time.monotonic()
-            self._ready.set_result(core)
-            while not self._stop.is_set():
+            self._core, self._takes_rows = core, self._over is None
+            self._woken.clear()
+            self._watch.running = 0
+            self._watch.on_step = self._admit
+            if not self._ready.done():
+                self._ledger.open(core.block_size, core.max_num_seqs)
+                self._budget = RestartBudget(self.config.max_restarts, PROGRESS * core.max_num_seqs)
+                self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
+                self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
+                self._ready.set_result(core)
+            self._admit()
+            while self._takes_rows:
                 self._check_alive(core)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), WATCH_SECONDS)
+                    await asyncio.wait_for(self._woken.wait(), WATCH_SECONDS)
         finally:
-            for task in self._tasks.values():
+            # Now, and not when the next vLLM is there: their ends are no news of that one.
+            tasks = list(self._tasks.values())
+            for task in tasks:
                 task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=1.0)
+            self._tasks.clear()
             core.shutdown(self._grace)
+
+    async def _start_again(self, before: Core, gpus: Mapping[str, str]) -> Core | None:
+        """Return another vLLM, on the same GPUs and with the same context, or None if the engine is over."""
+        args = {**self.config.engine_args, "max_model_len": before.max_model_len}
+        while self._over is None:
+            try:
+                with STARTING, environment_variables(gpus):
+                    core = Core.start(replace(self.config, engine_args=args), self._watch)
+            except EngineStartError as e:
+                if self._budget.spend(self._ledger.done):
+                    logger.warning("vLLM did not start again, and is tried once more: %s", e)
+                    await asyncio.sleep(RESTART_SECONDS)
+                else:
+                    self._end(EngineDiedError(f"vLLM died, and could not be started again: {e}"))
+            else:
+                core.media.loaded += before.media.loaded
+                core.media.seconds += before.media.seconds
+                logger.warning("vLLM is there again.")
+                return core
+        return None
 
     def _enqueue(self, rows: list[Row]) -> None:
         if self._over is not None:
-            self._count_abandoned(waiting=len(rows))
+            self._ledger.abandoned(len(rows))
             rows[0].call.fail(self._over)
             return
-        new, known = self._duplicates.first_of_their_kind(rows)
-        self._queue.push(new)
-        for row, outcome in known:
-            self._finish(row, outcome, duplicate=True)
+        self._ledger.add(rows)
         self._admit()
 
     def _admit(self) -> None:
         """Move waiting rows into vLLM as long as there is room."""
-        if self._over is not None or self._core is None:
+        if not self._takes_rows:
             return
-        moved, waited, now = 0, 0.0, time.monotonic()
-        if len(self._queue) and not self._in_flight:
-            self._core.watch.last_step = now  # an idle engine takes no steps: start the watch here
-        while len(self._queue) and self._has_room(self._core):
-            row = self._queue.pop()
+        if not self._ledger.in_flight:
+            self._watch.last_step = time.monotonic()  # an idle engine takes no steps: start the watch here
+        rows: list[Row] = []
+        while (row := self._ledger.next_row(self._has_room)) is not None:
             self._sent.append(row.new_tokens)
             self._sent_tokens += row.new_tokens
             request_id = str(next(self._ids))
-            self._in_flight[request_id] = row
+            self._ledger.in_flight[request_id] = row
             self._tasks[request_id] = self._loop.create_task(self._generate(request_id, row))
-            row.waited = now - row.call.since
-            waited += row.waited
-            moved += 1
-        with self._stats_lock:
-            self._stats.pending -= moved
-            self._stats.in_flight += moved
-            self._stats.queue_seconds += waited
-            if self._busy_since is None and self._in_flight:
-                self._busy_since = now
-            elif self._busy_since is not None and not self._in_flight:
-                self._stats.busy_seconds += now - self._busy_since
-                self._busy_since = None
+            rows.append(row)
+        self._ledger.sent(rows)
 
-    def _has_room(self, core: Core) -> bool:
+    def _has_room(self) -> bool:
         """Whether vLLM may run out of rows before it can be given more.
 
         It may not while the rows that it has not begun fill its next steps. vLLM begins rows in the order in which they
         were sent: those it has not begun are the last ones.
         """
-        waiting = max(0, len(self._in_flight) - core.watch.running)  # vLLM may still run rows that were given up
+        in_flight = len(self._ledger.in_flight)
+        waiting = max(0, in_flight - self._watch.running)  # vLLM may still run rows that were given up
         while len(self._sent) > waiting:
             self._sent_tokens -= self._sent.popleft()
-        return len(self._in_flight) < self._max_in_flight and self._sent_tokens < self._max_waiting_tokens
+        return in_flight < self._max_in_flight and self._sent_tokens < self._max_waiting_tokens
 
     async def _generate(self, request_id: str, row: Row) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        assert self._core is not None
+        core = self._core
+        assert core is not None
         try:
-            outcome = await self._core.generate(request_id, row)
+            outcome = await core.generate(request_id, row)
         except EngineDeadError:
-            self._on_death("vLLM's core process died")
+            if core is self._core:
+                self._on_death("vLLM's core process died")
             return
         finally:
             self._tasks.pop(request_id, None)
-        if row.items and row.leads:  # the queue counted its media as the one token that stood for each
-            self._queue.optimal_tokens += row.prompt_tokens - row.size
-        if self._in_flight.pop(request_id, None) is None:
-            return  # dropped meanwhile
-        with self._stats_lock:
-            self._stats.in_flight -= 1
-            self._stats.pending += 1
-        twins = self._duplicates.finish(row, outcome)
-        self._finish(row, outcome)
-        for twin in twins:
-            self._finish(twin, outcome, duplicate=True)
+        self._ledger.answered(request_id, outcome)
         self._admit()
 
-    def _finish(self, row: Row, outcome: Outcome, *, duplicate: bool = False) -> None:
-        """Give a pending row its outcome."""
-        if duplicate:  # nothing was computed for it
-            waited = time.monotonic() - row.call.since
-            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited)
-        with self._stats_lock:
-            self._stats.pending -= 1
-            self._stats.finish(outcome, duplicate=duplicate)
-        row.call.put(row.index, outcome)
-
     def _check_alive(self, core: Core) -> None:
+        in_flight = len(self._ledger.in_flight)
         if core.is_dead():
             self._on_death("vLLM's core process died")
-        elif core.media.rows and core.media.rows == len(self._in_flight):
-            core.watch.last_step = time.monotonic()  # all wait for their media
-        elif self._in_flight and time.monotonic() - core.watch.last_step > self.config.stall_timeout:
+        elif core.media.rows and core.media.rows == in_flight:
+            self._watch.last_step = time.monotonic()  # all wait for their media
+        elif in_flight and time.monotonic() - self._watch.last_step > self.config.stall_timeout:
             core.kill()
             self._on_death(f"vLLM made no step for {self.config.stall_timeout:g} seconds")
 
     def _on_death(self, what: str) -> None:
-        """Answer every waiting call with the engine's death. Rows and calls are all known here: replay starts here."""
-        if self._over is None and not self._stop.is_set():
-            lost = len(self._unanswered())
+        """Take back the rows that were inside vLLM, for the next one; or end, where there is to be none."""
+        if not self._takes_rows:
+            return
+        lost = len(self._ledger.unanswered())
+        # One without rows may have been ended to make room: the next query opens another.
+        if not lost or not self._budget.spend(self._ledger.done):
+            again = f", after {self.config.max_restarts} restarts in a row" if lost and self.config.max_restarts else ""
             self._end(
                 EngineDiedError(
-                    f"{what} with {lost} rows unanswered. Out of memory is the usual cause: lower max_model_len, "
-                    "max_num_seqs or gpu_memory_utilization in engine_args; the log above, from vLLM, may say more."
+                    f"{what} with {lost} rows unanswered{again}. Out of memory is the usual cause: lower "
+                    "max_model_len, max_num_seqs or gpu_memory_utilization in engine_args; the log above, from vLLM, "
+                    "may say more."
                 )
             )
+            return
+        self._takes_rows = False
+        self._sent.clear()
+        self._sent_tokens = 0
+        inside = len(self._ledger.in_flight)
+        self._ledger.take_back(what)
+        logger.warning(
+            "%s with %d rows unanswered. It is started again; %d rows were inside it, and are given to it %d at once.",
+            what,
+            lost,
+            inside,
+            self._ledger.replayed_at_once,
+        )
+        self._woken.set()
 
     def _end(self, error: DaftVLLMError) -> None:
+        self._takes_rows = False
         self._over = self._over or error
-        self._fail_all(error)
-        self._stop.set()
-
-    def _unanswered(self) -> list[Row]:
-        """Return every row that has no outcome yet."""
-        computed = [*self._in_flight.values(), *self._queue]
-        return computed + [twin for row in computed for twin in row.twins or ()]
-
-    def _fail_all(self, error: DaftVLLMError) -> None:
-        lost = self._unanswered()
-        self._count_abandoned(waiting=len(lost) - len(self._in_flight), running=len(self._in_flight))
-        self._in_flight.clear()
-        self._queue.remove(lambda row: True)
-        self._duplicates = Duplicates()
-        for row in lost:
-            row.twins = None
-            row.call.fail(error)
+        self._ledger.fail_all(error)
+        self._woken.set()
 
     def _drop(self, call: Call) -> None:
-        """Take out the rows of ``call``; a row that others wait for is computed in one of their names."""
-
-        def unwanted(row: Row) -> bool:
-            return row.call is call
-
-        waiting = self._queue.remove(unwanted)
-        running = {request_id: row for request_id, row in self._in_flight.items() if unwanted(row)}
-        twins = [
-            twin for row in self._unanswered() if not unwanted(row) for twin in self._duplicates.prune(row, unwanted)
-        ]
-        for request_id in running:
-            del self._in_flight[request_id]
-            self._tasks[request_id].cancel()  # vLLM aborts the request when its task is cancelled
-        for row in [*waiting, *running.values()]:
-            heir, gone = self._duplicates.drop(row, unwanted)
-            twins += gone
-            if heir is not None:
-                self._queue.push([heir])
-        self._count_abandoned(waiting=len(waiting) + len(twins), running=len(running))
+        for request_id in self._ledger.drop(call):
+            self._tasks.pop(request_id).cancel()  # vLLM aborts the request when its task is cancelled
         self._admit()

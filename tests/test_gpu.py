@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
 import daft
 import pytest
 from daft import col
 
-from daft_vllm import prompt
+from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions, prompt
 from daft_vllm.engine.devices import visible_gpus
+from daft_vllm.model_configs import resolve_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")]
 ARGS = {"max_model_len": 2048, "gpu_memory_utilization": 0.3}
@@ -30,6 +33,18 @@ def test_two_gpus(options: dict[str, int]) -> None:
     rows = df.with_column("a", expression).to_pydict()
     assert rows["id"] == list(range(200))
     assert None not in rows["a"]
+
+
+def test_a_killed_vllm_finds_its_gpu_free_again() -> None:
+    with OfflineEngine(EngineConfig(resolve_model("smollm2-135m"), ARGS, gpus=1)) as engine:
+        sampling = SamplingOptions(max_tokens=64, ignore_eos=True)
+        future = engine.submit([Request(f"Tell of {i}.", sampling=sampling) for i in range(5000)])
+        while engine.stats().done == 0:
+            time.sleep(0.01)
+        for pid in engine.process_ids:
+            os.kill(pid, signal.SIGKILL)
+        assert {outcome.completion_tokens for outcome in future.result()} == {64}
+        assert engine.stats().restarts == 1
 
 
 def test_the_driver_does_not_touch_the_mask() -> None:

@@ -21,7 +21,7 @@ from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, Sampl
 from daft_vllm.engine.preflight import check_before_load
 from daft_vllm.engine.request import count_by_code
 from daft_vllm.engine.tools import check_tool_parser
-from daft_vllm.errors import EngineClosedError, OptionError, RowError, SchemaError
+from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.before_load import with_card_settings
 from daft_vllm.udf.cells import CellReader
@@ -44,6 +44,7 @@ _METRICS = (
     "media",
     "steps",
     "preemptions",
+    "restarts",
 )
 """Counters of ``EngineStats`` that go to Daft's metrics."""
 
@@ -88,7 +89,7 @@ class PromptActor:
         self._invalid = 0
         self._retried = 0
         self._failed_before = 0
-        self._failure: str | None = None
+        self._failure: DaftVLLMError | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
 
     def answer(self, *columns: Series) -> Series:
@@ -107,6 +108,9 @@ class PromptActor:
                 answers = self._given_to_engine(list(again.values())).result()
                 outcomes |= dict(zip(again, answers, strict=True))
             return self._result(batch, outcomes)
+        except EngineDiedError as e:
+            self._give_up(e)
+            raise
         except CancelledError:
             self._raise_failure()
             raise
@@ -124,6 +128,9 @@ class PromptActor:
                 future = await asyncio.to_thread(self._given_to_engine, list(again.values()))
                 answers = await asyncio.wrap_future(future)
                 outcomes |= dict(zip(again, answers, strict=True))
+        except EngineDiedError as e:
+            self._give_up(e)
+            raise
         except asyncio.CancelledError:
             self._raise_failure()
             raise
@@ -143,7 +150,7 @@ class PromptActor:
             if error.code == "truncated":
                 again[i] = replace(request, sampling=sampling.but({"max_tokens": sampling.max_tokens * 2**attempt}))
             elif error.code == "invalid_output":
-                again[i] = replace(request, sampling=_otherwise(sampling, attempt))
+                again[i] = replace(request, sampling=sampling.drawn_anew(attempt))
         with self._lock:
             self._retried += len(again)
             self._failed_before += sum(outcomes[i].error is not None for i in again)
@@ -207,7 +214,9 @@ class PromptActor:
             return future
         try:
             future = self._opened().submit(requests, dedupe=self._spec.dedupe)
-        except EngineClosedError:  # idle, it had to make room for another query's in this very moment
+        except (EngineClosedError, EngineDiedError):
+            # Idle, in this very moment: it had to make room for another query's, or died, where no row is lost.
+            self._raise_failure()
             future = self._opened().submit(requests, dedupe=self._spec.dedupe)
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
@@ -216,15 +225,15 @@ class PromptActor:
         self._raise_failure()
         return future
 
-    def _give_up(self, message: str) -> None:
+    def _give_up(self, error: DaftVLLMError) -> None:
         """Fail this query's other batches too: Daft 0.7 lets coroutines run on after a query has failed."""
-        self._failure = message
+        self._failure = error
         for future in list(self._in_flight):
             future.cancel()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise RowError(self._failure)
+            raise type(self._failure)(*self._failure.args)
 
     def _sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
         """Return each row's sampling options, or why they can't be used."""
@@ -309,8 +318,8 @@ class PromptActor:
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
             message = f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first: {failed[0]}"
             if self._spec.on_error == "raise":
-                self._give_up(message)
-                raise RowError(message)
+                self._give_up(error := RowError(message))
+                raise error
             logger.warning(message)
 
     def _progress_since_last_batch(self) -> dict[str, int]:
@@ -330,13 +339,6 @@ class PromptActor:
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)
         return stats.as_dict()
-
-
-def _otherwise(sampling: SamplingOptions, attempt: int) -> SamplingOptions:
-    """Return options that give another answer: a determined one stays determined."""
-    if sampling.temperature > 0 and sampling.seed is None:
-        return sampling
-    return sampling.but({"seed": (sampling.seed or 0) + attempt, "temperature": max(sampling.temperature, 0.7)})
 
 
 def _placed(batch: _Batch, answers: Sequence[Outcome]) -> dict[int, Outcome]:

@@ -71,6 +71,7 @@ def spec_of(
     on_error: Literal["null", "raise"] = "null",
     details: bool = False,
     stall_timeout: float = 300.0,
+    max_restarts: int = 5,
     progress_folder: str | None = None,
     options: Mapping[str, Any],
 ) -> PromptSpec:
@@ -146,6 +147,7 @@ def spec_of(
         adapters={name: _absolute(place) for name, place in (adapters or {}).items()},
         gpus=gpus,
         stall_timeout=stall_timeout,
+        max_restarts=max_restarts,
     )
     told_apart = bool(form.constraints) or toolbox is not None
     thinks = _thinking(thinking, engine, told_apart=told_apart, apply_chat_template=apply_chat_template)

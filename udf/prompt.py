@@ -59,6 +59,7 @@ def prompt(
     on_error: Literal["null", "raise"] = "null",
     details: bool = False,
     stall_timeout: float = 300.0,
+    max_restarts: int = 5,
     progress_folder: str | None = None,
     **options: Any,
 ) -> daft.Expression:
@@ -149,7 +150,10 @@ def prompt(
         details: True gives a struct: ``value``, ``text`` (what the model wrote), ``finish_reason``, ``prompt_tokens``,
             ``cached_tokens``, ``completion_tokens``, ``queue_seconds``, ``reasoning``, ``error`` (code and reason, or
             null).
-        stall_timeout: seconds without a step of vLLM's scheduler after which the engine is taken for dead.
+        stall_timeout: seconds without a step of vLLM's scheduler after which vLLM is taken for dead. Default 300.
+        max_restarts: how often vLLM may be started again in a row, after it died or stalled; its rows are replayed, and
+            a row that it dies of again and again is an ``engine_error``. Deaths are forgotten once it has answered 10
+            times ``max_num_seqs`` rows after the last one. Default 5; 0: the query fails by the first one.
         progress_folder: a folder in which each engine keeps its counters up to date, one JSON file each.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
             ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
@@ -215,6 +219,7 @@ def prompt(
         on_error=on_error,
         details=details,
         stall_timeout=stall_timeout,
+        max_restarts=max_restarts,
         progress_folder=progress_folder,
         options=options,
     )

@@ -179,6 +179,7 @@ def _run(df: Any, messages: Any, output: str, **options: Any) -> int:
     table.add_row("rows answered like another", f"{summary.duplicates}")
     table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
     table.add_row("sequences put back for lack of KV cache", f"{summary.preemptions}")
+    table.add_row("times that vLLM died and was started again", f"{summary.restarts}")
     table.add_row("seconds with rows in vLLM", f"{summary.busy_seconds:.1f}")
     table.add_row("a row's wait for vLLM, on average", f"{summary.queue_seconds / max(1, summary.rows):.1f} s")
     console.print(table)

@@ -47,6 +47,7 @@ class Summary:
         duplicates: rows that got the answer of a row like them.
         mean_running: mean number of sequences that vLLM ran at once, per engine.
         preemptions: sequences that vLLM had to put back for lack of KV cache.
+        restarts: times that vLLM died and was started again.
         busy_seconds: time with rows inside vLLM, summed over engines.
         queue_seconds: time that rows waited for vLLM, summed over rows.
     """
@@ -62,6 +63,7 @@ class Summary:
     duplicates: int
     mean_running: float
     preemptions: int
+    restarts: int
     busy_seconds: float
     queue_seconds: float
 
@@ -138,6 +140,7 @@ def run_job(
         duplicates=int(counters["duplicates"]),
         mean_running=counters["mean_running"],
         preemptions=int(counters["preemptions"]),
+        restarts=int(counters["restarts"]),
         busy_seconds=counters["busy_seconds"],
         queue_seconds=counters["queue_seconds"],
     )

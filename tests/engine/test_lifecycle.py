@@ -15,8 +15,12 @@ import psutil
 import pytest
 
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
+from daft_vllm.engine.core import Core, StepWatch
 from daft_vllm.engine.early import EarlyProcess
+from daft_vllm.engine.environment import environment_variables
 from daft_vllm.engine.openmp import openmp_environment
+from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.rows import Row
 from daft_vllm.errors import EngineClosedError, EngineDiedError, EngineStartError
 from tests.conftest import TINY_ARGS
 from tests.helpers import wait_gone
@@ -47,11 +51,83 @@ def core_of(engine: OfflineEngine) -> psutil.Process:
     return next(p for p in map(psutil.Process, engine.process_ids) if p.ppid() == os.getpid())
 
 
+def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus: list[str | None] = []
+    start = Core.start
+
+    def noted(config: EngineConfig, watch: StepWatch) -> Core:
+        gpus.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return start(config, watch)
+
+    monkeypatch.setattr(Core, "start", noted)
+    # In float32, where the composition of a batch does not change an answer.
+    with environment_variables({"CUDA_VISIBLE_DEVICES": "3"}):  # as for an engine that has claimed a GPU
+        engine = OfflineEngine(EngineConfig(tiny, {**TINY_ARGS, "dtype": "float32"}, max_restarts=1))
+    pids = engine.process_ids
+    requests = [
+        Request(f"story {i % 250}", sampling=SamplingOptions(max_tokens=60, ignore_eos=True)) for i in range(300)
+    ]
+    futures = [engine.submit(requests[start : start + 100]) for start in (0, 100, 200)]
+    while engine.stats().done == 0:
+        time.sleep(0.01)
+    core_of(engine).kill()
+    outcomes = [outcome for future in futures for outcome in future.result(timeout=60)]
+    stats = engine.stats()
+    stats.check()
+    assert stats.restarts == 1
+    assert stats.done == 300
+    assert stats.abandoned == stats.failed == 0
+    assert stats.computed_tokens >= stats.optimal_tokens > 0
+    assert "is started again" in caplog.text
+    assert not set(pids) & set(engine.process_ids)
+    assert gpus == ["3", "3"]
+    assert wait_gone(pids) == []
+    assert [outcome.text for outcome in outcomes] == [o.text for o in engine.run(requests, dedupe=False)]
+
+    # It has been started again as often as it may be.
+    pids = engine.process_ids
+    future = engine.submit([Request(f"story {i}", sampling=LONG) for i in range(200)])
+    while not engine.stats().in_flight:
+        time.sleep(0.01)
+    core_of(engine).kill()
+    with pytest.raises(EngineDiedError, match=r"rows unanswered, after 1 restarts in a row"):
+        future.result(timeout=20)
+    engine.close()
+    engine.stats().check()
+    assert wait_gone(pids) == []
+
+
+def test_a_row_that_kills_vllm_is_an_error_value_and_no_other_is(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = Core.generate
+
+    async def deadly(core: Core, request_id: str, row: Row) -> Outcome:
+        if row.index == 47:
+            core.kill()
+        return await generate(core, request_id, row)
+
+    monkeypatch.setattr(Core, "generate", deadly)
+    engine = OfflineEngine(EngineConfig(tiny, {**TINY_ARGS, "max_num_seqs": 16}, max_restarts=3))
+    sampling = SamplingOptions(max_tokens=8, ignore_eos=True)
+    outcomes = engine.run([Request(f"story {i}", sampling=sampling) for i in range(100)])
+    assert [i for i, outcome in enumerate(outcomes) if outcome.error] == [47]
+    error = outcomes[47].error
+    assert error is not None
+    assert error.code == "engine_error"
+    assert "died each of the 3 times" in error.message
+    assert {outcome.completion_tokens for i, outcome in enumerate(outcomes) if i != 47} == {8}
+    stats = engine.stats()
+    stats.check()
+    assert (stats.restarts, stats.done, stats.failed) == (3, 100, 1)
+    engine.close()
+
+
 def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
     give = EarlyProcess.give
     monkeypatch.setattr(EarlyProcess, "give", lambda self, task: given.append(give(self, task)) or given[-1])
-    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS))
+    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, max_restarts=0))
     # If this fails, vLLM starts its core in another environment than engine/openmp.py says, or in another way.
     assert given == [True] or openmp_environment() is None
     pids = engine.process_ids
@@ -72,8 +148,10 @@ def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch:
     assert wait_gone(pids) == []
 
 
-def test_a_stopped_core_is_noticed_then_an_interrupt_and_close(tiny: str) -> None:
-    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, stall_timeout=4.0))
+def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, stall_timeout=4.0, max_restarts=2))
     pids = engine.process_ids
 
     # A caller that is interrupted (Ctrl-C) gives up its rows; the engine goes on for the others.
@@ -94,13 +172,24 @@ def test_a_stopped_core_is_noticed_then_an_interrupt_and_close(tiny: str) -> Non
     assert stats.abandoned > 0
     assert stats.in_flight == stats.pending == 0
 
+    starts: list[object] = []
+
+    def start(config: EngineConfig, watch: StepWatch) -> Core:
+        starts.append(config.engine_args["max_model_len"])
+        raise EngineStartError("the GPU has fallen off the bus")
+
+    monkeypatch.setattr(Core, "start", start)
+    monkeypatch.setattr("daft_vllm.engine.thread.RESTART_SECONDS", 0.01)
     threads, raised = run_in_threads(engine, callers=1)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     threads[0].join(timeout=30)
     assert not threads[0].is_alive()
     assert isinstance(raised[0], EngineDiedError)
-    assert "no step for 4 seconds" in str(raised[0])
+    assert "no step for 4 seconds" in caplog.text
+    assert "could not be started again: the GPU has fallen off the bus" in str(raised[0])
+    assert starts == [512, 512]
+    engine.stats().check()
     engine.close()
     engine.close()
     assert wait_gone(pids) == []
@@ -144,7 +233,8 @@ def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: 
     if how == "exit":
         said = (tmp_path / "stderr").read_text()
         assert "an exception with the engine open" in said
-        assert "Task was destroyed" not in said
+        for complaint in ("Task was destroyed", "exited unexpectedly", "leaked"):
+            assert complaint not in said
 
 
 def test_a_model_that_does_not_load_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

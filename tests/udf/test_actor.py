@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from daft import Series
 from daft.udf.metrics import _metrics_context
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
-from daft_vllm.errors import RowError
+from daft_vllm.errors import EngineDiedError, RowError
 from daft_vllm.udf.actor import PromptActor
 from daft_vllm.udf.progress import read_progress
 from daft_vllm.udf.return_format import ReturnFormat
@@ -60,3 +61,39 @@ def test_answers_that_do_not_satisfy_their_format_are_failures(
         actor._report(outcomes, parsed)
     assert parsed[0].value == '{"a": 1}'
     assert read_progress(str(tmp_path))["failed"] == 1
+
+
+def test_a_query_whose_engine_is_dead_for_good_opens_no_other(
+    engine: OfflineEngine, smollm2: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = PromptActor(spec_of(smollm2))
+    rows = Series.from_pylist(["Is ice cold?"], name="q")
+    dead: Future[Any] = Future()
+    dead.set_exception(EngineDiedError("dead for good"))
+    monkeypatch.setattr(OfflineEngine, "submit", lambda self, requests, **options: dead)
+    with _metrics_context(), pytest.raises(EngineDiedError, match="for good"):
+        actor.answer(rows)
+    monkeypatch.undo()
+    with _metrics_context(), pytest.raises(EngineDiedError, match="for good"):
+        actor.answer(rows)
+    with _metrics_context():
+        assert PromptActor(spec_of(smollm2)).answer(rows).to_pylist() != [None]
+
+
+def test_an_engine_that_died_without_rows_is_opened_again(
+    engine: OfflineEngine, smollm2: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = OfflineEngine.submit
+    refused: list[OfflineEngine] = []
+
+    def once(self: OfflineEngine, requests: Any, **options: Any) -> Any:
+        if not refused:
+            refused.append(self)
+            raise EngineDiedError("while nobody looked")
+        return submit(self, requests, **options)
+
+    monkeypatch.setattr(OfflineEngine, "submit", once)
+    with _metrics_context():
+        rows = PromptActor(spec_of(smollm2)).answer(Series.from_pylist(["Is ice cold?", "And fire?"], name="q"))
+    assert refused == [engine]
+    assert None not in rows.to_pylist()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,9 @@ from daft.functions import prompt as daft_prompt
 from PIL import Image
 
 from benchmarks import shrunken
-from daft_vllm import FileAccess, Provider, image, prompt
+from daft_vllm import EngineConfig, FileAccess, Provider, image, prompt
 from daft_vllm.errors import ModelError, OptionError
+from daft_vllm.udf.engines import shared_engine
 from tests.conftest import TINY_ARGS
 from tests.hostile import hostile_values
 
@@ -118,6 +123,30 @@ def test_ten_questions_on_each_of_100_images(gemma3: str, pictures: list[str]) -
     assert len(computed) > 90  # some are there from other tests
     size = max(row["prompt_tokens"] for row in details)
     assert sum(row["prompt_tokens"] - row["cached_tokens"] for row in details) <= 100 * size + 900 * (size - TOKENS)
+
+
+def test_vllm_dies_among_images(gemma3: str, pictures: list[str]) -> None:
+    """It is started again, and rows with media are replayed; those that come later are rendered as before."""
+    df = daft.from_pydict({"id": list(range(100)), "photo": pictures})
+    parts = [image(col("photo")), lit("What is it?")]
+    files = FileAccess(folders=[str(Path(pictures[0]).parent)])
+    before = answered(df, parts, gemma3, files=files, max_tokens=8)
+    engine = shared_engine(EngineConfig(gemma3, ARGS), check_chat_template=True)
+    started = engine.stats()
+
+    def kill() -> None:
+        while engine.stats().steps < started.steps + 3:
+            time.sleep(0.01)
+        for pid in engine.process_ids:
+            os.kill(pid, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    during = answered(df, parts, gemma3, files=files, max_tokens=8, dedupe=False)
+    assert engine.stats().restarts == 1
+    after = answered(df, parts, gemma3, files=files, max_tokens=8, dedupe=False)
+    for rows in (before, during, after):
+        assert errors(rows) == [None] * 100
+        assert [row["prompt_tokens"] for row in rows] == [row["prompt_tokens"] for row in before]
 
 
 def test_a_row_given_up_does_not_take_others_with_it(gemma3: str, pictures: list[str]) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
+from daft_vllm.udf.progress import read_progress
 from daft_vllm.udf.return_format import ReturnFormat
 from daft_vllm.udf.spec import PromptSpec
 from tests.conftest import TINY_ARGS
@@ -41,7 +46,8 @@ if __name__ == "__main__":
     df = df.with_column(
         "a",
         prompt(col("q"), Answer, model=model, gpus=0, max_tokens=24, details=True, batch_size=750,
-               use_process=True if how == "process" else "auto", engine_args=json.loads(sys.argv[4])),
+               use_process=True if how == "process" else "auto", engine_args=json.loads(sys.argv[4]),
+               progress_folder=sys.argv[5]),
     ).collect()
     out = df.to_pydict()
     answers = dict(zip(out["id"], out["a"]))
@@ -58,14 +64,31 @@ if __name__ == "__main__":
 """
 
 
+def kill_once(progress: Path, before: set[int], killed: list[int]) -> None:
+    """Kill vLLM's processes, except those of ``before``, once rows are answered, and note them."""
+    while not read_progress(str(progress))["done"]:
+        time.sleep(0.05)
+    for pid in vllm_processes() - before:
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+
 @pytest.mark.parametrize("how", ["process", "driver", "ray"])
 def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
-    """Every id comes back, the bad rows are errors, nothing is left running; with processes the driver stays small."""
+    """Every id comes back, the bad rows are errors, nothing is left running; with processes the driver stays small.
+
+    vLLM is killed on the way, except in the driver: see tests/engine/test_lifecycle.py.
+    """
     before = vllm_processes()
     script = tmp_path / "job.py"
     script.write_text(SCRIPT, encoding="utf-8")
+    progress = tmp_path / "progress"
+    progress.mkdir()
+    killed: list[int] = []
+    if how != "driver":
+        threading.Thread(target=kill_once, args=(progress, before, killed), daemon=True).start()
     done = subprocess.run(
-        [sys.executable, str(script), tiny, how, "2000", json.dumps(TINY_ARGS)],
+        [sys.executable, str(script), tiny, how, "2000", json.dumps(TINY_ARGS), str(progress)],
         capture_output=True,
         text=True,
         timeout=380,
@@ -77,6 +100,9 @@ def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
     assert result["in_order"] or how != "process"
     assert result["answers"] == 1998
     assert result["errors"] == [[666, "prompt_too_long"], [1000, "null_prompt"]]
+    counters = read_progress(str(progress))
+    assert len(killed) == counters["restarts"] == (0 if how == "driver" else 1)
+    assert counters["done"] == counters["rows"] == 2000
     assert set(result["kinds"]) <= {"a", "b"}
     if how == "driver":
         assert result["torch"]  # vLLM's front end

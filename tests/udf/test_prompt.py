@@ -14,7 +14,7 @@ from daft import DataType, col
 from pydantic import BaseModel
 
 from daft_vllm import OfflineEngine, prompt
-from daft_vllm.errors import ModelError, OptionError, RowError, SchemaError
+from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, RowError, SchemaError
 from daft_vllm.udf.actor import PromptActor
 from tests.conftest import ENGINE_ARGS
 
@@ -129,8 +129,8 @@ def test_a_batch_that_is_tokenized_while_the_query_fails(
             return late[-1]
         return submit(self, requests, **options)
 
-    def told(self: PromptActor, message: str) -> None:
-        give_up(self, message)
+    def told(self: PromptActor, error: DaftVLLMError) -> None:
+        give_up(self, error)
         failed.set()
 
     monkeypatch.setattr(OfflineEngine, "submit", slow)
@@ -270,6 +270,7 @@ def test_identical_rows_once(engine: OfflineEngine, ask: Any) -> None:
         ({"model": "smollm2-135n"}, "Did you mean 'smollm2-135m'"),
         ({"model": ""}, "model"),
         ({"stall_timeout": 0}, "stall_timeout"),
+        ({"max_restarts": -1}, "max_restarts"),
     ],
 )
 def test_options_are_checked_at_once(options: dict[str, Any], message: str) -> None:
