@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("daft_vllm")
 
+_OTHERS = re.compile(r"resource_tracker|daft\.execution\.udf_worker")
 GRACE_SECONDS = 10.0
 """How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
 
@@ -125,7 +127,7 @@ class Core:
         require_vllm()
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
-        before = _children()
+        before = child_processes()
         with early_core(cpu=cpu, in_core=config.parallel_size == 1):
             with no_collection():
                 importlib.import_module("vllm.v1.engine.async_llm")
@@ -174,7 +176,7 @@ class Core:
                     disable_log_stats=True,
                 )
         except Exception as e:
-            kill_processes([p for p in _children() if p not in before])
+            kill_processes([p for p in child_processes() if p not in before])
             raise EngineStartError(_why_not_started(config, e)) from e
         # vLLM's front end reads a variable twice for each token, and counts all of it for Prometheus, which nobody asks
         # here: 8% and 6% of its CPU time at 16 tokens a row. Its core caches the variables by itself.
@@ -182,7 +184,7 @@ class Core:
         llm.logger_manager.stat_loggers = [
             logger for logger in llm.logger_manager.stat_loggers if not isinstance(logger, PrometheusStatLogger)
         ]
-        started = [p for p in _children() if p not in before]
+        started = _processes(llm)
         if llm.model_config.max_model_len < wanted:
             logger.warning(
                 "the context is %d tokens in place of the model's %d: the memory left beside the weights holds no "
@@ -206,10 +208,16 @@ class Core:
             ModelError: vLLM can't load one.
         """
         for name, adapter in self._adapters.items():
+            task = asyncio.ensure_future(self.llm.add_lora(adapter))
+            deadline = time.monotonic() + seconds
+            # vLLM 0.32 fails requests when its core dies, but leaves such a call waiting.
+            while not task.done() and not self.is_dead() and time.monotonic() < deadline:
+                await asyncio.wait([task], timeout=0.5)
             try:
-                await asyncio.wait_for(self.llm.add_lora(adapter), seconds)
-            except TimeoutError:
-                raise ModelError(f"the adapter {name!r} did not load within {seconds:g} seconds.") from None
+                if not task.done():
+                    task.cancel()
+                    raise TimeoutError("its core died" if self.is_dead() else f"not done after {seconds:g} seconds")
+                task.result()
             except Exception as e:
                 raise ModelError(f"vLLM can't load the adapter {name!r} from {adapter.path!r}: {e}") from e
 
@@ -217,7 +225,8 @@ class Core:
         """Generate the answer of one row.
 
         Raises:
-            vllm.v1.engine.exceptions.EngineDeadError: the engine is gone. Any other failure is the row's outcome.
+            vllm.v1.engine.exceptions.EngineDeadError: the engine is gone, or about to go. Any other failure is the
+                row's outcome.
         """
         from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
@@ -244,10 +253,14 @@ class Core:
         except MediaError as e:
             return Outcome.failed(*e.error, prompt_tokens=row.prompt_tokens)
         except Exception as e:
+            if self.is_dead():
+                raise EngineDeadError from e
             cause = e.__cause__ or e  # vLLM wraps what it did not expect in an EngineGenerateError
             refused = isinstance(cause, (VLLMClientError, ValueError))
             code: ErrorCode = "invalid_request" if refused else "engine_error"
             return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.prompt_tokens)
+        if last is not None and last.outputs[0].finish_reason == "abort":
+            raise EngineDeadError  # by nobody here: its core was told to end, by SIGTERM for one
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
         outcome = _outcome(last, row)
@@ -311,13 +324,23 @@ def _lora_requests(adapters: Mapping[str, str]) -> dict[str, Any]:
     return {name: LoRARequest(name, number, folder) for number, (name, folder) in enumerate(adapters.items(), 1)}
 
 
-def _children() -> list[psutil.Process]:
-    """Return this process's descendants, without Python's resource tracker, which is everybody's."""
+def _processes(llm: Any) -> list[psutil.Process]:
+    """Return vLLM's core and its workers."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for core in llm.engine_core.resources.engine_manager.processes:
         with contextlib.suppress(psutil.Error):
-            if "resource_tracker" not in " ".join(process.cmdline()):
-                found.append(process)
+            process = psutil.Process(core.pid)
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def child_processes() -> list[psutil.Process]:
+    """Return this process's descendants, without those that are Daft's, and Python's resource tracker."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if not _OTHERS.search(" ".join(process.cmdline())):
+                found += [process, *process.children(recursive=True)]
     return found
 
 

@@ -24,6 +24,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.in_flight: dict[str, Row] = {}
+        self._dropped = False  # whether vLLM has had rows, since it started, that were dropped: it may run them still
         self._queue = PrefixQueue(1, 1)  # until the model is loaded
         self._replay = Replay()
         self._duplicates = Duplicates()
@@ -67,6 +68,11 @@ class Ledger:
     def done(self) -> int:
         """Rows with an outcome."""
         return self._stats.done
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every row has its outcome."""
+        return not (self.in_flight or len(self._queue) or any(True for _ in self._replay))
 
     @property
     def replayed_at_once(self) -> int:
@@ -117,22 +123,31 @@ class Ledger:
             self._stats.pending += 1
         self._finish_all(row, outcome)
 
-    def take_back(self, what: str) -> None:
-        """Keep the rows that were inside vLLM when it died for the next one; ``what`` says how it died.
+    def take_back(self, what: str, *, on_their_way: bool) -> None:
+        """Keep the rows that were inside vLLM when it died for the next one.
 
         A row that it is known to have died of has that as its outcome.
+
+        Args:
+            what: how it died.
+            on_their_way: whether some of them had not reached it: their media were being loaded.
         """
         rows = list(self.in_flight.values())
         self.in_flight.clear()
         with self._lock:
-            self._stats.restarts += 1
             self._stats.in_flight -= len(rows)
             self._stats.pending += len(rows)
             self._count_busy(time.monotonic())
-        row = self._replay.blame(rows)
+        row = self._replay.blame(rows, others=self._dropped or on_their_way)
+        self._dropped = False
         if row is not None:
             reason = f"{what} each of the {row.deaths} times that it had this row, at last with no other"
             self._finish_all(row, Outcome.failed("engine_error", reason, prompt_tokens=row.prompt_tokens))
+
+    def restarted(self) -> None:
+        """Count a vLLM that was started in place of one that died."""
+        with self._lock:
+            self._stats.restarts += 1
 
     def unanswered(self) -> list[Row]:
         """Return every row that has no outcome yet."""
@@ -167,6 +182,7 @@ class Ledger:
         ]
         for request_id in running:
             del self.in_flight[request_id]
+            self._dropped = True
         for row in [*waiting, *running.values()]:
             heir, gone = self._duplicates.drop(row, unwanted)
             twins += gone

@@ -189,7 +189,7 @@ class OfflineEngine:
 
     @property
     def process_ids(self) -> list[int]:
-        """Ids of vLLM's processes: the core and its workers. None while they are started again."""
+        """Ids of vLLM's processes: the core and its workers."""
         return self._state.process_ids
 
     @property

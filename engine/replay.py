@@ -30,11 +30,16 @@ class Replay:
     def __iter__(self) -> Iterator[Row]:
         return (row for _, rows in self._groups for row in rows)
 
-    def blame(self, rows: Sequence[Row]) -> Row | None:
-        """Take the rows that were inside vLLM when it died; return the one that it died of, if that is known."""
+    def blame(self, rows: Sequence[Row], *, others: bool = False) -> Row | None:
+        """Take the rows that were inside vLLM when it died; return the one that it died of, if that is known.
+
+        Args:
+            rows: the rows.
+            others: whether vLLM may have died of something else that it had.
+        """
         for row in rows:
             row.deaths += 1
-        if len(rows) == 1 and rows[0].deaths > 1:
+        if len(rows) == 1 and rows[0].deaths > 1 and not others:
             return rows[0]
         if rows:
             self._groups.append((1 if self._groups else math.isqrt(len(rows)), deque(rows)))

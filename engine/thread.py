@@ -16,21 +16,26 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 
+import psutil
+
 from daft_vllm.engine.config import EngineConfig
-from daft_vllm.engine.core import Core, StepWatch
+from daft_vllm.engine.core import Core, StepWatch, child_processes
 from daft_vllm.engine.devices import MASK
 from daft_vllm.engine.environment import STARTING, environment_variables
+from daft_vllm.engine.guardian import kill_processes
 from daft_vllm.engine.ledger import Ledger
 from daft_vllm.engine.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.request import Outcome
 from daft_vllm.engine.rows import Call, Row
 from daft_vllm.engine.stats import EngineStats
-from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError
+from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError
 
 logger = logging.getLogger("daft_vllm")
 
 WATCH_SECONDS = 0.5
 """How often the engine looks whether vLLM is alive and makes progress."""
+STOP_SECONDS = 5.0
+"""How long the thread may take to end, beside the grace that vLLM gets."""
 RESTART_SECONDS = 5.0
 """Pause after a start that failed: what a killed process held on a GPU is free a moment after it is gone."""
 STEPS_AHEAD = 2
@@ -51,6 +56,7 @@ class EngineThread:
         self._ready: Future[Core] = Future()
         self._core: Core | None = None  # the latest
         self._takes_rows = False
+        self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the child processes that are older
         self._watch = StepWatch()
         self._over: DaftVLLMError | None = None
         self._ledger = Ledger()
@@ -137,13 +143,19 @@ class EngineThread:
     def stop(self, *, grace: float) -> None:
         """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
         self._grace = grace
+        closed = EngineClosedError("the engine was closed with rows unanswered.")
+        self._over = self._over or closed  # the thread may be starting vLLM again, and look up only after
         if self._thread.is_alive():
             with contextlib.suppress(DaftVLLMError):
-                self._call_soon(self._end, EngineClosedError("the engine was closed with rows unanswered."))
-            self._thread.join(timeout=grace + 5.0)
+                self._call_soon(self._end, closed)
+            # In the midst of a start: that takes a process that is killed for a reason to start another in its place.
+            deadline = time.monotonic() + grace + STOP_SECONDS
+            while self._thread.is_alive() and time.monotonic() < deadline:
+                if (older := self._before_start) is not None:
+                    kill_processes([process for process in child_processes() if process not in older])
+                self._thread.join(timeout=0.2)
         if self._core is not None:
             self._core.kill()
-        self._over = self._over or EngineClosedError("the engine is closed.")
 
     def _call_soon(self, function: Callable[..., None], *args: object) -> None:
         try:
@@ -178,16 +190,32 @@ class EngineThread:
     async def _main(self) -> None:
         self._woken = asyncio.Event()
         gpus = {name: value for name, value in os.environ.items() if name == MASK}
-        core: Core | None = Core.start(self.config, self._watch)
+        core: Core | None = await self._start(self.config)
         while core is not None:
             await self._serve(core)
+            while self._over is None and self._ledger.is_empty:  # nobody needs another
+                self._woken.clear()
+                await self._woken.wait()
             core = await self._start_again(core, gpus)
+
+    async def _start(self, config: EngineConfig) -> Core:
+        """Return a vLLM that is ready, with its adapters."""
+        self._before_start = child_processes()
+        try:
+            self._core = core = Core.start(config, self._watch)
+        finally:
+            self._before_start = None
+        try:
+            await core.load_adapters(self.config.stall_timeout)
+        except BaseException:
+            core.shutdown(0.0)
+            raise
+        return core
 
     async def _serve(self, core: Core) -> None:
         """Let vLLM answer rows until it dies or the engine ends, and leave no process of it behind."""
         try:
-            await core.load_adapters(self.config.stall_timeout)
-            self._core, self._takes_rows = core, self._over is None
+            self._takes_rows = self._over is None
             self._woken.clear()
             self._watch.running = 0
             self._watch.on_step = self._admit
@@ -214,12 +242,16 @@ class EngineThread:
 
     async def _start_again(self, before: Core, gpus: Mapping[str, str]) -> Core | None:
         """Return another vLLM, on the same GPUs and with the same context, or None if the engine is over."""
-        args = {**self.config.engine_args, "max_model_len": before.max_model_len}
+        config = replace(self.config, engine_args={**self.config.engine_args, "max_model_len": before.max_model_len})
         while self._over is None:
             try:
                 with STARTING, environment_variables(gpus):
-                    core = Core.start(replace(self.config, engine_args=args), self._watch)
-            except EngineStartError as e:
+                    if self._over is not None:  # closed while another engine started
+                        return None
+                    core = await self._start(config)
+            except (EngineStartError, ModelError) as e:
+                if self._over is not None:
+                    return None
                 if self._budget.spend(self._ledger.done):
                     logger.warning("vLLM did not start again, and is tried once more: %s", e)
                     await asyncio.sleep(RESTART_SECONDS)
@@ -228,6 +260,7 @@ class EngineThread:
             else:
                 core.media.loaded += before.media.loaded
                 core.media.seconds += before.media.seconds
+                self._ledger.restarted()
                 logger.warning("vLLM is there again.")
                 return core
         return None
@@ -238,6 +271,8 @@ class EngineThread:
             rows[0].call.fail(self._over)
             return
         self._ledger.add(rows)
+        if not self._takes_rows:
+            self._woken.set()  # a vLLM that died idle is started again for them
         self._admit()
 
     def _admit(self) -> None:
@@ -276,8 +311,7 @@ class EngineThread:
         try:
             outcome = await core.generate(request_id, row)
         except EngineDeadError:
-            if core is self._core:
-                self._on_death("vLLM's core process died")
+            self._on_death(core, "vLLM's core process died")
             return
         finally:
             self._tasks.pop(request_id, None)
@@ -287,21 +321,20 @@ class EngineThread:
     def _check_alive(self, core: Core) -> None:
         in_flight = len(self._ledger.in_flight)
         if core.is_dead():
-            self._on_death("vLLM's core process died")
+            self._on_death(core, "vLLM's core process died")
         elif core.media.rows and core.media.rows == in_flight:
             self._watch.last_step = time.monotonic()  # all wait for their media
         elif in_flight and time.monotonic() - self._watch.last_step > self.config.stall_timeout:
             core.kill()
-            self._on_death(f"vLLM made no step for {self.config.stall_timeout:g} seconds")
+            self._on_death(core, f"vLLM made no step for {self.config.stall_timeout:g} seconds")
 
-    def _on_death(self, what: str) -> None:
+    def _on_death(self, core: Core, what: str) -> None:
         """Take back the rows that were inside vLLM, for the next one; or end, where there is to be none."""
-        if not self._takes_rows:
+        if core is not self._core or not self._takes_rows:
             return
         lost = len(self._ledger.unanswered())
-        # One without rows may have been ended to make room: the next query opens another.
-        if not lost or not self._budget.spend(self._ledger.done):
-            again = f", after {self.config.max_restarts} restarts in a row" if lost and self.config.max_restarts else ""
+        if not self._budget.spend(self._ledger.done):
+            again = f", after {self.config.max_restarts} restarts in a row" if self.config.max_restarts else ""
             self._end(
                 EngineDiedError(
                     f"{what} with {lost} rows unanswered{again}. Out of memory is the usual cause: lower "
@@ -314,13 +347,13 @@ class EngineThread:
         self._sent.clear()
         self._sent_tokens = 0
         inside = len(self._ledger.in_flight)
-        self._ledger.take_back(what)
+        self._ledger.take_back(what, on_their_way=core.media.rows > 0)
         logger.warning(
-            "%s with %d rows unanswered. It is started again; %d rows were inside it, and are given to it %d at once.",
+            "%s with %d rows unanswered, %d of them inside it. It is started again%s.",
             what,
             lost,
             inside,
-            self._ledger.replayed_at_once,
+            f" for them, {self._ledger.replayed_at_once} at once" if lost else " when it is needed",
         )
         self._woken.set()
 

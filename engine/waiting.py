@@ -62,6 +62,7 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
     die_with_thread()
     if os.getppid() != parent:
         os._exit(0)
+    find_title()
     with no_collection():
         for name in modules:
             with contextlib.suppress(Exception):
@@ -83,6 +84,17 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(end.code if isinstance(end.code, int) else 1)
+
+
+def find_title() -> None:
+    """Let ``setproctitle`` find the memory of this process's title, by which ``ps`` and ``nvidia-smi`` show it.
+
+    Version 1.3 looks for it when it is first used, next to the first environment variable: in vain if that has changed.
+    """
+    with contextlib.suppress(ImportError):
+        import setproctitle
+
+        setproctitle.getproctitle()
 
 
 def _called(order: bytes) -> tuple[bool, bytes | str]:

@@ -214,9 +214,7 @@ class PromptActor:
             return future
         try:
             future = self._opened().submit(requests, dedupe=self._spec.dedupe)
-        except (EngineClosedError, EngineDiedError):
-            # Idle, in this very moment: it had to make room for another query's, or died, where no row is lost.
-            self._raise_failure()
+        except EngineClosedError:  # idle, it had to make room for another query's in this very moment
             future = self._opened().submit(requests, dedupe=self._spec.dedupe)
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)

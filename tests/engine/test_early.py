@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from multiprocessing import Pipe
@@ -196,3 +197,19 @@ def test_imports_without_collections() -> None:
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_its_title_can_be_set_whatever_became_of_its_variables() -> None:
+    script = textwrap.dedent("""
+        import os, setproctitle
+        from daft_vllm.engine.waiting import find_title
+
+        find_title()
+        os.environ["FIRST"] = "x" * 100
+        setproctitle.setproctitle("VLLM::EngineCore")
+        print(open("/proc/self/cmdline").read().rstrip(chr(0)))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"FIRST": "1", **os.environ}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "VLLM::EngineCore"

@@ -80,6 +80,8 @@ def test_a_death_that_is_no_rows_fault_costs_none() -> None:
     assert replay.blame([only]) is None
     assert replay.next(0) is only
     assert replay.next(1) is None
+    assert replay.blame([only], others=True) is None  # vLLM had another, which was dropped
+    assert replay.next(0) is only
     assert replay.blame([only]) is only
 
 

@@ -78,22 +78,3 @@ def test_a_query_whose_engine_is_dead_for_good_opens_no_other(
         actor.answer(rows)
     with _metrics_context():
         assert PromptActor(spec_of(smollm2)).answer(rows).to_pylist() != [None]
-
-
-def test_an_engine_that_died_without_rows_is_opened_again(
-    engine: OfflineEngine, smollm2: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit = OfflineEngine.submit
-    refused: list[OfflineEngine] = []
-
-    def once(self: OfflineEngine, requests: Any, **options: Any) -> Any:
-        if not refused:
-            refused.append(self)
-            raise EngineDiedError("while nobody looked")
-        return submit(self, requests, **options)
-
-    monkeypatch.setattr(OfflineEngine, "submit", once)
-    with _metrics_context():
-        rows = PromptActor(spec_of(smollm2)).answer(Series.from_pylist(["Is ice cold?", "And fire?"], name="q"))
-    assert refused == [engine]
-    assert None not in rows.to_pylist()
