@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.job import Job
 from benchmarks.suites import suite as suite_of
 from benchmarks.suites import suite_names
 from benchmarks.vocabulary import Vocabulary
@@ -19,14 +20,18 @@ from benchmarks.workloads import make_job
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 
 
-def measure(engine: OfflineEngine, workload: str, rows: int, batch_size: int, seed: str, words: Vocabulary) -> float:
-    """Return the seconds that ``rows`` rows take in batches of ``batch_size``."""
-    job = make_job(workload, rows, seed, words)
+def requests_of(job: Job) -> list[Request]:
+    """Return the rows of a job without a schema, as ``OfflineEngine`` takes them."""
     options = {limit: SamplingOptions(max_tokens=limit, ignore_eos=job.ignore_eos) for limit in set(job.limits())}
-    requests = [
+    return [
         Request(prompt, sampling=options[limit], apply_chat_template=False)
         for prompt, limit in zip(job.prompts, job.limits(), strict=True)
     ]
+
+
+def measure(engine: OfflineEngine, workload: str, rows: int, batch_size: int, seed: str, words: Vocabulary) -> float:
+    """Return the seconds that ``rows`` rows take in batches of ``batch_size``."""
+    requests = requests_of(make_job(workload, rows, seed, words))
     started = time.monotonic()
     for start in range(0, rows, batch_size):
         engine.run(requests[start : start + batch_size])
