@@ -348,12 +348,13 @@ class EngineThread:
         self._sent_tokens = 0
         inside = len(self._ledger.in_flight)
         self._ledger.take_back(what, on_their_way=core.media.rows > 0)
+        if self._ledger.is_empty:
+            then = " when it is needed"
+        else:
+            at_once = self._ledger.replayed_at_once
+            then = f", and given at most {at_once} of the latter at once" if at_once else ""
         logger.warning(
-            "%s with %d rows unanswered, %d of them inside it. It is started again%s.",
-            what,
-            lost,
-            inside,
-            f" for them, {self._ledger.replayed_at_once} at once" if lost else " when it is needed",
+            "%s with %d rows unanswered, %d of them inside it. It is started again%s.", what, lost, inside, then
         )
         self._woken.set()
 
