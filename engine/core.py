@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from daft_vllm.engine.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.detokenize import Detokenizer
 from daft_vllm.engine.early import early_core, take_early_core
 from daft_vllm.engine.environment import core_environment, prepare_environment, start_args
-from daft_vllm.engine.guardian import kill_processes
+from daft_vllm.engine.guardian import kill_new_processes, kill_processes
 from daft_vllm.engine.loader import MediaLoader
 from daft_vllm.engine.media import MediaError
 from daft_vllm.engine.reasoning import ReasoningSplitter, Split, check_parser
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("daft_vllm")
 
-_OTHERS = re.compile(r"resource_tracker|daft\.execution\.udf_worker")
 GRACE_SECONDS = 10.0
 """How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
 
@@ -116,8 +114,13 @@ class Core:
         self._detokenizer = Detokenizer(tokenizer)
 
     @classmethod
-    def start(cls, config: EngineConfig, watch: StepWatch) -> Core:
+    def start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
         """Load the model; blocks until vLLM is ready, whose steps ``watch`` counts from then on.
+
+        Args:
+            config: how to start it.
+            watch: counts its steps.
+            before: the child processes that there are; if the start fails, those that came since are killed.
 
         Raises:
             MissingPackageError: vLLM is not installed.
@@ -127,7 +130,6 @@ class Core:
         require_vllm()
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
-        before = child_processes()
         with early_core(cpu=cpu, in_core=config.parallel_size == 1):
             with no_collection():
                 importlib.import_module("vllm.v1.engine.async_llm")
@@ -176,7 +178,7 @@ class Core:
                     disable_log_stats=True,
                 )
         except Exception as e:
-            kill_processes([p for p in child_processes() if p not in before])
+            kill_new_processes(before)
             raise EngineStartError(_why_not_started(config, e)) from e
         # vLLM's front end reads a variable twice for each token, and counts all of it for Prometheus, which nobody asks
         # here: 8% and 6% of its CPU time at 16 tokens a row. Its core caches the variables by itself.
@@ -331,16 +333,6 @@ def _processes(llm: Any) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(core.pid)
             found += [process, *process.children(recursive=True)]
-    return found
-
-
-def child_processes() -> list[psutil.Process]:
-    """Return this process's descendants, without those that are Daft's, and Python's resource tracker."""
-    found = []
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if not _OTHERS.search(" ".join(process.cmdline())):
-                found += [process, *process.children(recursive=True)]
     return found
 
 

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ import psutil
 OWNER_PID = "DAFT_VLLM_OWNER_PID"
 KILL_SECONDS = 2.0
 """How long to wait for killed processes to be gone."""
+_OTHERS = re.compile(r"resource_tracker|daft\.execution\.udf_worker")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -49,3 +51,18 @@ def kill_processes(processes: Sequence[psutil.Process]) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(doomed, timeout=KILL_SECONDS)
+
+
+def child_processes() -> list[psutil.Process]:
+    """Return this process's descendants, without those that are Daft's, and Python's resource tracker."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if not _OTHERS.search(" ".join(process.cmdline())):
+                found += [process, *process.children(recursive=True)]
+    return found
+
+
+def kill_new_processes(before: Sequence[psutil.Process]) -> None:
+    """Kill those of ``child_processes`` that were not there ``before``, and wait until they are gone."""
+    kill_processes([process for process in child_processes() if process not in before])

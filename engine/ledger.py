@@ -70,11 +70,6 @@ class Ledger:
         return self._stats.done
 
     @property
-    def is_empty(self) -> bool:
-        """Whether every row has its outcome."""
-        return not (self.in_flight or len(self._queue) or any(True for _ in self._replay))
-
-    @property
     def replayed_at_once(self) -> int:
         """How many of the rows that vLLM died of, maybe, may be inside it at once. 0: there are none."""
         return self._replay.at_once

@@ -11,18 +11,19 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
+from typing import Any
 
 import psutil
 
 from daft_vllm.engine.config import EngineConfig
-from daft_vllm.engine.core import Core, StepWatch, child_processes
+from daft_vllm.engine.core import Core, StepWatch
 from daft_vllm.engine.devices import MASK
 from daft_vllm.engine.environment import STARTING, environment_variables
-from daft_vllm.engine.guardian import kill_processes
+from daft_vllm.engine.guardian import child_processes, kill_new_processes
 from daft_vllm.engine.ledger import Ledger
 from daft_vllm.engine.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.request import Outcome
@@ -58,6 +59,7 @@ class EngineThread:
         self._takes_rows = False
         self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the child processes that are older
         self._watch = StepWatch()
+        self._watch.on_step = self._admit
         self._over: DaftVLLMError | None = None
         self._ledger = Ledger()
         self._budget = RestartBudget(0, 1)
@@ -151,8 +153,8 @@ class EngineThread:
             # In the midst of a start: that takes a process that is killed for a reason to start another in its place.
             deadline = time.monotonic() + grace + STOP_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:
-                if (older := self._before_start) is not None:
-                    kill_processes([process for process in child_processes() if process not in older])
+                if (before := self._before_start) is not None:
+                    kill_new_processes(before)
                 self._thread.join(timeout=0.2)
         if self._core is not None:
             self._core.kill()
@@ -176,33 +178,28 @@ class EngineThread:
                 self._ready.set_exception(e)
         finally:
             self._ledger.fail_all(self._over or EngineClosedError("the engine is closed."))
-            self._end_tasks()
+            # vLLM's own among them: asyncio complains at exit of those that it finds pending.
+            self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
             self._loop.close()
-
-    def _end_tasks(self) -> None:
-        """End the loop's tasks, vLLM's among them: asyncio complains at exit of those that it finds pending."""
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
     async def _main(self) -> None:
         self._woken = asyncio.Event()
         gpus = {name: value for name, value in os.environ.items() if name == MASK}
-        core: Core | None = await self._start(self.config)
+        first = await self._start(self.config)
+        self._open(first)
+        core: Core | None = first
         while core is not None:
             await self._serve(core)
-            while self._over is None and self._ledger.is_empty:  # nobody needs another
+            while self._over is None and not self._ledger.unanswered():  # nobody needs another
                 self._woken.clear()
                 await self._woken.wait()
             core = await self._start_again(core, gpus)
 
     async def _start(self, config: EngineConfig) -> Core:
         """Return a vLLM that is ready, with its adapters."""
-        self._before_start = child_processes()
+        self._before_start = before = child_processes()
         try:
-            self._core = core = Core.start(config, self._watch)
+            self._core = core = Core.start(config, self._watch, before)
         finally:
             self._before_start = None
         try:
@@ -212,19 +209,20 @@ class EngineThread:
             raise
         return core
 
+    def _open(self, core: Core) -> None:
+        """Take rows from now on, as many at once as suit this vLLM and those that follow it."""
+        self._ledger.open(core.block_size, core.max_num_seqs)
+        self._budget = RestartBudget(self.config.max_restarts, PROGRESS * core.max_num_seqs)
+        self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
+        self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
+        self._ready.set_result(core)
+
     async def _serve(self, core: Core) -> None:
         """Let vLLM answer rows until it dies or the engine ends, and leave no process of it behind."""
         try:
             self._takes_rows = self._over is None
             self._woken.clear()
             self._watch.running = 0
-            self._watch.on_step = self._admit
-            if not self._ready.done():
-                self._ledger.open(core.block_size, core.max_num_seqs)
-                self._budget = RestartBudget(self.config.max_restarts, PROGRESS * core.max_num_seqs)
-                self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
-                self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
-                self._ready.set_result(core)
             self._admit()
             while self._takes_rows:
                 self._check_alive(core)
@@ -232,11 +230,7 @@ class EngineThread:
                     await asyncio.wait_for(self._woken.wait(), WATCH_SECONDS)
         finally:
             # Now, and not when the next vLLM is there: their ends are no news of that one.
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=1.0)
+            await _cancel(list(self._tasks.values()))
             self._tasks.clear()
             core.shutdown(self._grace)
 
@@ -348,7 +342,7 @@ class EngineThread:
         self._sent_tokens = 0
         inside = len(self._ledger.in_flight)
         self._ledger.take_back(what, on_their_way=core.media.rows > 0)
-        if self._ledger.is_empty:
+        if not self._ledger.unanswered():
             then = " when it is needed"
         else:
             at_once = self._ledger.replayed_at_once
@@ -368,3 +362,11 @@ class EngineThread:
         for request_id in self._ledger.drop(call):
             self._tasks.pop(request_id).cancel()  # vLLM aborts the request when its task is cancelled
         self._admit()
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """End tasks, and give them a second to do so."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=1.0)

@@ -108,9 +108,6 @@ class PromptActor:
                 answers = self._given_to_engine(list(again.values())).result()
                 outcomes |= dict(zip(again, answers, strict=True))
             return self._result(batch, outcomes)
-        except EngineDiedError as e:
-            self._give_up(e)
-            raise
         except CancelledError:
             self._raise_failure()
             raise
@@ -128,9 +125,6 @@ class PromptActor:
                 future = await asyncio.to_thread(self._given_to_engine, list(again.values()))
                 answers = await asyncio.wrap_future(future)
                 outcomes |= dict(zip(again, answers, strict=True))
-        except EngineDiedError as e:
-            self._give_up(e)
-            raise
         except asyncio.CancelledError:
             self._raise_failure()
             raise
@@ -217,11 +211,16 @@ class PromptActor:
         except EngineClosedError:  # idle, it had to make room for another query's in this very moment
             future = self._opened().submit(requests, dedupe=self._spec.dedupe)
         self._in_flight.add(future)
-        future.add_done_callback(self._in_flight.discard)
+        future.add_done_callback(self._ended)
         if self._failure is not None:  # which came while this batch was tokenized
             future.cancel()
         self._raise_failure()
         return future
+
+    def _ended(self, future: Future[list[Outcome]]) -> None:
+        self._in_flight.discard(future)
+        if not future.cancelled() and isinstance(error := future.exception(), EngineDiedError):
+            self._give_up(error)  # and open no other engine
 
     def _give_up(self, error: DaftVLLMError) -> None:
         """Fail this query's other batches too: Daft 0.7 lets coroutines run on after a query has failed."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
-
-import daft
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from benchmarks.job import Job
+
+if TYPE_CHECKING:
+    import daft
 
 PIECES = 20
 """Pieces in which a table comes to the arms that end in ``-small``, as from as many files or row groups."""
@@ -75,6 +76,8 @@ class Arm(Protocol):
 
 def job_table(columns: Mapping[str, Sequence[Any]], *, in_pieces: bool = False) -> daft.DataFrame:
     """Return a table of ``columns`` in memory, as Daft takes it: whole, or in ``PIECES`` pieces one after the other."""
+    import daft  # which the arms without a table do without
+
     table = daft.from_pydict(dict(columns))
     return table.into_batches(max(1, len(next(iter(columns.values()))) // PIECES)) if in_pieces else table
 

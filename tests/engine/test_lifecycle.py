@@ -57,9 +57,9 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     gpus: list[str | None] = []
     start = Core.start
 
-    def noted(config: EngineConfig, watch: StepWatch) -> Core:
+    def noted(config: EngineConfig, watch: StepWatch, before: list[psutil.Process]) -> Core:
         gpus.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return start(config, watch)
+        return start(config, watch, before)
 
     monkeypatch.setattr(Core, "start", noted)
     # In float32, where the composition of a batch does not change an answer.
@@ -197,7 +197,7 @@ def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
 
     starts: list[object] = []
 
-    def start(config: EngineConfig, watch: StepWatch) -> Core:
+    def start(config: EngineConfig, watch: StepWatch, before: list[psutil.Process]) -> Core:
         starts.append(config.engine_args["max_model_len"])
         raise EngineStartError("the GPU has fallen off the bus")
 
