@@ -27,7 +27,7 @@ from benchmarks.ai2d_report import Pass, Report, write_report
 from benchmarks.cauldron import hub_answers, read
 from benchmarks.diagrams import write_diagrams
 from daft_vllm import PerRow, image, prompt
-from daft_vllm.engine.media import MediaError, image_from_bytes
+from daft_vllm.engine.requests.media import MediaError, image_from_bytes
 from daft_vllm.errors import DaftVLLMError
 from daft_vllm.model_configs import resolve_model
 

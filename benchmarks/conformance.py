@@ -22,8 +22,8 @@ import typer
 
 from benchmarks.grammars import Fitted, acceptor, texts_of, writer
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.backends import held
-from daft_vllm.engine.preflight import check_constraint
+from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.return_format import ReturnFormat

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from daft_vllm.engine.backends import Held, guidance_grammar
+from daft_vllm.engine.constraints.enforcement import Held, guidance_grammar
 
 
 def acceptor(one: Held) -> Callable[[str], bool]:

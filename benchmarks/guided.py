@@ -16,7 +16,7 @@ import typer
 from benchmarks.suites import suite as suite_of
 from benchmarks.suites import suite_names
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
-from daft_vllm.engine.backends import held
+from daft_vllm.engine.constraints.enforcement import held
 
 ENTRY = {
     "type": "object",

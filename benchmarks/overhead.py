@@ -22,12 +22,12 @@ import numpy as np
 import typer
 
 from benchmarks.memory import high_water_mb
-from daft_vllm.engine.duplicates import Duplicates
 from daft_vllm.engine.offline import RENDER_ROWS
-from daft_vllm.engine.queue import PrefixQueue
-from daft_vllm.engine.request import Outcome
-from daft_vllm.engine.rows import Call, Prepared, Row
-from daft_vllm.engine.stats import EngineStats
+from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.scheduling.duplicates import Duplicates
+from daft_vllm.engine.scheduling.queue import PrefixQueue
+from daft_vllm.engine.scheduling.row import Call, Prepared, Row
 
 TOKENS = 512
 SHARED = 256

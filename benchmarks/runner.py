@@ -24,7 +24,7 @@ from benchmarks.suites import COLD, Suite
 from benchmarks.vocabulary import Vocabulary
 from benchmarks.worker import COLD_WORKLOAD, Description, Task
 from benchmarks.workloads import make_job, workload_names
-from daft_vllm.engine.prefix import optimal_prompt_tokens
+from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens
 
 ROOT = Path(__file__).parents[1]
 COLD_ARMS = ("ours", "ours-stream", "daft-provider")

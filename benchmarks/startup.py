@@ -103,7 +103,7 @@ def _answers(job: dict[str, Any]) -> Iterator[Callable[[list[str], int], Any]]:
     model = resolve_model(job["model"])
     args = {**job["engine_args"], "enforce_eager": job["kind"] != _COMPILED}
     if job["kind"] == _VLLM:
-        from daft_vllm.engine.environment import default_engine_args, prepare_environment
+        from daft_vllm.engine.setup.environment import default_engine_args, prepare_environment
 
         cpu = job["gpus"] == 0
         prepare_environment(cpu=cpu)

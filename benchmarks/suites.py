@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.vocabulary import model_config
 from benchmarks.workloads import PRESSURE_ROWS_PER_PREFIX, PRESSURE_SHARED
-from daft_vllm.engine.environment import cpu_has_bfloat16
+from daft_vllm.engine.setup.environment import cpu_has_bfloat16
 from daft_vllm.model_configs import resolve_model
 
 GPU_BLOCK_SIZE = 16

@@ -17,9 +17,9 @@ import random
 from statistics import fmean, median
 from types import SimpleNamespace
 
-from daft_vllm.engine.prefix import pack_tokens
-from daft_vllm.engine.queue import PrefixQueue
-from daft_vllm.engine.rows import Call, Prepared, Row
+from daft_vllm.engine.scheduling.prefix import pack_tokens
+from daft_vllm.engine.scheduling.queue import PrefixQueue
+from daft_vllm.engine.scheduling.row import Call, Prepared, Row
 
 SEQUENCES = 64
 PREFIXES = 20

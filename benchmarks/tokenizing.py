@@ -22,7 +22,7 @@ def main(
     """Print the CPU time of this process per row, median and range, by workload."""
     from transformers import AutoTokenizer
 
-    from daft_vllm.engine.tokenize import Tokenizer
+    from daft_vllm.engine.text.tokenize import Tokenizer
 
     model = suite("cpu").model
     theirs = AutoTokenizer.from_pretrained(model)

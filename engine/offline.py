@@ -9,17 +9,17 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from daft_vllm.engine.backends import held
-from daft_vllm.engine.config import EngineConfig
-from daft_vllm.engine.content import MediaKind
-from daft_vllm.engine.core import GRACE_SECONDS
-from daft_vllm.engine.emission import Backend
-from daft_vllm.engine.render import RequestRenderer
-from daft_vllm.engine.request import Constraint, Outcome, Request, Toolbox
-from daft_vllm.engine.rows import Call, Row
-from daft_vllm.engine.sampling import SamplingOptions
-from daft_vllm.engine.stats import EngineStats
-from daft_vllm.engine.thread import EngineThread
+from daft_vllm.engine.constraints.emission import Backend
+from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.process.core import GRACE_SECONDS
+from daft_vllm.engine.process.thread import EngineThread
+from daft_vllm.engine.requests.content import MediaKind
+from daft_vllm.engine.requests.request import Constraint, Outcome, Request, Toolbox
+from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.scheduling.row import Call, Row
+from daft_vllm.engine.setup.config import EngineConfig
+from daft_vllm.engine.text.render import RequestRenderer
 from daft_vllm.errors import EngineError, EngineStartError
 
 EXIT_SECONDS = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daft_vllm.demo import Label, package_table
-from daft_vllm.engine.preflight import check_constraint
+from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.udf.return_format import ReturnFormat
 
 

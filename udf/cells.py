@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 import daft
 from daft import DataType, Series
 
-from daft_vllm.engine.content import Content, Conversation, Media, Message, merged
-from daft_vllm.engine.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
-from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.requests.content import Content, Conversation, Media, Message, merged
+from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
+from daft_vllm.engine.requests.request import Outcome
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.documents import PDF, document_contents, is_document
 from daft_vllm.udf.files import FileAccess

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import daft
 
-from daft_vllm.engine.config import check_engine_args
-from daft_vllm.engine.devices import GpuClaim, check_free, gpu_states, visible_gpus
-from daft_vllm.engine.preflight import check_constraint
+from daft_vllm.engine.setup.config import check_engine_args
+from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, Card, card_named, card_of

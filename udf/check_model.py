@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from daft_vllm.engine.config import vllm_source
-from daft_vllm.engine.preflight import local_tokenizer, missing_weights, weight_files
+from daft_vllm.engine.setup.config import vllm_source
+from daft_vllm.engine.setup.preflight import local_tokenizer, missing_weights, weight_files
 from daft_vllm.errors import DaftVLLMError, MissingPackageError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
 from daft_vllm.model_configs.advice import advice

@@ -7,7 +7,7 @@ from typing import Any
 
 from daft import DataType
 
-from daft_vllm.engine.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN
+from daft_vllm.engine.constraints.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.type_schema import ColumnSchema, schema_of_type
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.references import resolve
+from daft_vllm.engine.constraints.references import resolve
 from daft_vllm.udf.type_schema import TYPE_HINT
 
 _DEEPEST = 6

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from daft_vllm.engine.content import Content, Media
-from daft_vllm.engine.media import MediaError, image_from_array
+from daft_vllm.engine.requests.content import Content, Media
+from daft_vllm.engine.requests.media import MediaError, image_from_array
 
 PDF = "application/pdf"
 TEXT_TYPES = ("application/json", "application/xml", "application/xhtml+xml", "application/x-ndjson")

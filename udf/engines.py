@@ -7,8 +7,8 @@ import threading
 from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
-from daft_vllm.engine.devices import GpuClaim, visible_gpus
-from daft_vllm.engine.environment import STARTING
+from daft_vllm.engine.setup.devices import GpuClaim, visible_gpus
+from daft_vllm.engine.setup.environment import STARTING
 from daft_vllm.udf.before_load import check_fits
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import daft
 from daft.io import IOConfig
 
-from daft_vllm.engine.media import MediaError
+from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
 from daft_vllm.udf import http
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
-from daft_vllm.engine.media import MediaError
+from daft_vllm.engine.requests.media import MediaError
 
 TOTAL_SECONDS = 60.0
 """How long one file may take."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import daft
 
-from daft_vllm.engine.content import Message
+from daft_vllm.engine.requests.content import Message
 from daft_vllm.errors import OptionError
 
 PartKind = Literal["auto", "image", "audio", "document"]

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import daft
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
-from daft_vllm.engine.backends import check_backend, held
-from daft_vllm.engine.config import reasoning_parser
-from daft_vllm.engine.devices import visible_gpus
-from daft_vllm.engine.preflight import check_constraint, check_model_folder, local_tokenizer
-from daft_vllm.engine.request import Toolbox
-from daft_vllm.engine.sizes import shortest_answer
+from daft_vllm.engine.constraints.enforcement import check_backend, held
+from daft_vllm.engine.constraints.shortest import shortest_answer
+from daft_vllm.engine.requests.request import Toolbox
+from daft_vllm.engine.setup.config import reasoning_parser
+from daft_vllm.engine.setup.devices import visible_gpus
+from daft_vllm.engine.setup.preflight import check_constraint, check_model_folder, local_tokenizer
 from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
 from daft_vllm.model_configs.resolution import resolve

@@ -116,7 +116,7 @@ def prompt(
         model: a folder with a model in Hugging Face format, a name on the hub, or ``"smollm2-135m"`` (the default),
             which the ``demo`` extra carries and which is converted once into the cache folder.
         engine_args: arguments of vLLM's engine by vLLM's names, ``{"max_model_len": 4096}`` for example. Defaults are
-            vLLM's, except on a CPU (see ``daft_vllm.engine.environment.default_engine_args``).
+            vLLM's, except on a CPU (see ``daft_vllm.engine.setup.environment.default_engine_args``).
         goal: what the job wants most: ``"throughput"`` (as None, the default), ``"long-context"``, ``"images"``,
             ``"text"`` (a model that takes media, for rows without any) or ``"short-job"``; sets ``engine_args`` that
             aren't given. ``daft-vllm config`` shows which.

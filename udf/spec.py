@@ -9,8 +9,8 @@ from typing import Any, Literal
 from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
-from daft_vllm.engine.content import MediaKind, Message
-from daft_vllm.engine.request import Toolbox
+from daft_vllm.engine.requests.content import MediaKind, Message
+from daft_vllm.engine.requests.request import Toolbox
 from daft_vllm.udf.files import FileAccess
 from daft_vllm.udf.parts import PartKind
 from daft_vllm.udf.results import details_type

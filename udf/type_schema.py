@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from daft_vllm.engine.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN, url_pattern
+from daft_vllm.engine.constraints.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN, url_pattern
 from daft_vllm.errors import SchemaError
 
 TYPE_HINT = "x-daft-type"

@@ -33,7 +33,7 @@ def config(
     quiet()
     try:
         from daft_vllm.config_command import print_shown, shown
-        from daft_vllm.engine.config import check_engine_args
+        from daft_vllm.engine.setup.config import check_engine_args
 
         args = engine_args_of(engine_args)
         check_engine_args(args)
@@ -186,7 +186,7 @@ def tune(
 
     quiet()
     try:
-        from daft_vllm.engine.config import check_engine_args
+        from daft_vllm.engine.setup.config import check_engine_args
         from daft_vllm.job import read_table
         from daft_vllm.model_configs import resolve_model
         from daft_vllm.tune import SHARED_FIRST, Tuner, write_overlay

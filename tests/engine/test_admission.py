@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from daft_vllm.engine import EngineConfig
-from daft_vllm.engine.thread import STEPS_AHEAD, EngineThread
+from daft_vllm.engine.process.thread import STEPS_AHEAD, EngineThread
 
 
 class Admission:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks import shrunken
-from daft_vllm.engine.detokenize import Detokenizer
-from daft_vllm.engine.sampling import SamplingOptions
+from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.engine.text.detokenize import Detokenizer
 
 TEXTS = (
     " and so on: naïve café, 東京タワー, 👩‍👩‍👧‍👦 done.\n\n```python\nprint('x')\n```",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daft_vllm.engine.devices import GpuClaim, visible_gpus
+from daft_vllm.engine.setup.devices import GpuClaim, visible_gpus
 from daft_vllm.errors import DeviceError
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from daft_vllm.engine.early import EarlyContext, EarlyProcess, early_core, early_process, take_early_core
-from daft_vllm.engine.openmp import openmp_environment
-from daft_vllm.engine.waiting import SET_BY_VLLM, no_collection, set_aside
+from daft_vllm.engine.process.early_core import EarlyContext, EarlyProcess, early_core, early_process, take_early_core
+from daft_vllm.engine.process.early_main import SET_BY_VLLM, no_collection, set_aside
+from daft_vllm.engine.setup.openmp import openmp_environment
 from tests.helpers import wait_gone
 
 
@@ -113,7 +113,7 @@ def _write_threads(path: Path) -> None:
 
 def test_it_ends_with_its_parent() -> None:
     code = (
-        "from daft_vllm.engine.early import EarlyProcess\n"
+        "from daft_vllm.engine.process.early_core import EarlyProcess\n"
         "if __name__ == '__main__':\n"
         "    import os; print(EarlyProcess([]).pid, flush=True); os.kill(os.getpid(), 9)"
     )
@@ -169,7 +169,7 @@ def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: s
 
     monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", reserved)
     if not preloads:
-        monkeypatch.setattr("daft_vllm.engine.openmp._preload", lambda: "")
+        monkeypatch.setattr("daft_vllm.engine.setup.openmp._preload", lambda: "")
     told = openmp_environment()
     assert told is not None
     monkeypatch.setenv("LD_PRELOAD", told.pop("LD_PRELOAD", ""))
@@ -202,7 +202,7 @@ def test_imports_without_collections() -> None:
 def test_its_title_can_be_set_whatever_became_of_its_variables() -> None:
     script = textwrap.dedent("""
         import os, setproctitle
-        from daft_vllm.engine.waiting import find_title
+        from daft_vllm.engine.process.early_main import find_title
 
         find_title()
         os.environ["FIRST"] = "x" * 100

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from daft_vllm import OfflineEngine
-from daft_vllm.engine.config import vllm_engine_arg_names
-from daft_vllm.engine.environment import core_environment
-from daft_vllm.engine.sampling import REFUSED, SamplingOptions
+from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
+from daft_vllm.engine.setup.config import vllm_engine_arg_names
+from daft_vllm.engine.setup.environment import core_environment
 
 
 def test_sampling_options_are_vllms() -> None:
@@ -37,7 +37,7 @@ def test_engine_argument_names_read_from_source_are_vllms() -> None:
 
 
 def test_default_engine_args_are_known() -> None:
-    from daft_vllm.engine.environment import default_engine_args
+    from daft_vllm.engine.setup.environment import default_engine_args
 
     names = vllm_engine_arg_names() or frozenset()
     for cpu in (True, False):
@@ -48,14 +48,14 @@ def test_the_guardian_is_a_plugin_of_vllm() -> None:
     from importlib.metadata import entry_points
 
     assert [e.value for e in entry_points(group="vllm.general_plugins", name="daft_vllm")] == [
-        "daft_vllm.engine.plugin:register"
+        "daft_vllm.engine.patches.plugin:register"
     ]
 
 
 def test_user_environment_wins() -> None:
     code = (
         "import os; os.environ.update(VLLM_LOGGING_LEVEL='INFO', VLLM_PLUGINS='other')\n"
-        "from daft_vllm.engine.environment import prepare_environment as p; p(cpu=True)\n"
+        "from daft_vllm.engine.setup.environment import prepare_environment as p; p(cpu=True)\n"
         "print(*(os.environ['VLLM_' + n] for n in ('LOGGING_LEVEL', 'PLUGINS', 'CPU_NUM_OF_RESERVED_CPU')))"
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
@@ -81,11 +81,11 @@ def test_a_users_memory_allocator_settings_win(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_on_a_cpu_rows_without_adapter_get_the_last_one() -> None:
-    """If this fails, vLLM leaves them alone by itself: ``daft_vllm.engine.adapter_ops`` can go."""
+    """If this fails, vLLM leaves them alone by itself: ``daft_vllm.engine.patches.adapter_ops`` can go."""
     import torch
     from vllm.lora.ops.torch_ops import lora_ops
 
-    from daft_vllm.engine.adapter_ops import without_negative_rows
+    from daft_vllm.engine.patches.adapter_ops import without_negative_rows
 
     inputs, weights = torch.ones(3, 4), torch.stack([torch.full((2, 4), value) for value in (1.0, 5.0)])
     found, mended = torch.zeros(3, 2), torch.zeros(3, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import shrunken
-from daft_vllm.engine.guard import TokenGuard
+from daft_vllm.engine.text.guard import TokenGuard
 from tests.hostile import hostile_values
 
 FAMILIES = {

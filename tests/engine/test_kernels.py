@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from daft_vllm.engine import EngineConfig, OfflineEngine, environment
-from daft_vllm.engine.environment import AMX_KERNELS, CPU_KERNELS, cpu_has_amx, start_args
+from daft_vllm.engine import EngineConfig, OfflineEngine
+from daft_vllm.engine.setup import environment
+from daft_vllm.engine.setup.environment import AMX_KERNELS, CPU_KERNELS, cpu_has_amx, start_args
 
 pytest.importorskip("vllm")
 
@@ -20,7 +21,7 @@ def ops() -> Any:
     """vLLM's operators, with the kernels on offer."""
     from vllm import ir
 
-    from daft_vllm.engine.kernels import register_cpu_kernels
+    from daft_vllm.engine.patches.kernels import register_cpu_kernels
 
     register_cpu_kernels()
     register_cpu_kernels()  # vLLM may load a plugin twice
@@ -87,7 +88,7 @@ def test_what_they_cannot_compute_is_left_to_vllm(ops: Any) -> None:
 
 
 def test_vllm_itself_offers_them_to_gpus_only(ops: Any) -> None:
-    """Where this fails, vLLM runs them on CPUs by itself, and ``engine/kernels.py`` can go."""
+    """Where this fails, vLLM runs them on CPUs by itself, and ``engine/patches/kernels.py`` can go."""
     from vllm.platforms import current_platform
 
     current_platform.import_ir_kernels()
@@ -97,8 +98,8 @@ def test_vllm_itself_offers_them_to_gpus_only(ops: Any) -> None:
 
 _COUNTED = """
 import sys
-from daft_vllm.engine import kernels
-from daft_vllm.engine.environment import AMX_KERNELS, start_args
+from daft_vllm.engine.patches import kernels
+from daft_vllm.engine.setup.environment import AMX_KERNELS, start_args
 from daft_vllm.engine import EngineConfig
 
 calls = {"one": 0, "pair": 0}

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
-from daft_vllm.engine.core import Core, StepWatch
-from daft_vllm.engine.early import EarlyProcess
-from daft_vllm.engine.environment import environment_variables
-from daft_vllm.engine.openmp import openmp_environment
-from daft_vllm.engine.request import Outcome
-from daft_vllm.engine.rows import Row
+from daft_vllm.engine.process.core import Core, StepWatch
+from daft_vllm.engine.process.early_core import EarlyProcess
+from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.scheduling.row import Row
+from daft_vllm.engine.setup.environment import environment_variables
+from daft_vllm.engine.setup.openmp import openmp_environment
 from daft_vllm.errors import EngineClosedError, EngineDiedError, EngineStartError
 from tests.conftest import TINY_ARGS
 from tests.helpers import wait_gone
@@ -151,7 +151,7 @@ def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch:
     give = EarlyProcess.give
     monkeypatch.setattr(EarlyProcess, "give", lambda self, task: given.append(give(self, task)) or given[-1])
     engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, max_restarts=0))
-    # If this fails, vLLM starts its core in another environment than engine/openmp.py says, or in another way.
+    # If this fails, vLLM starts its core in another environment than engine/setup/openmp.py says, or in another way.
     assert given == [True] or openmp_environment() is None
     pids = engine.process_ids
     threads, raised = run_in_threads(engine, callers=3)
@@ -202,7 +202,7 @@ def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
         raise EngineStartError("the GPU has fallen off the bus")
 
     monkeypatch.setattr(Core, "start", start)
-    monkeypatch.setattr("daft_vllm.engine.thread.RESTART_SECONDS", 0.01)
+    monkeypatch.setattr("daft_vllm.engine.process.thread.RESTART_SECONDS", 0.01)
     threads, raised = run_in_threads(engine, callers=1)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

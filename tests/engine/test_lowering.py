@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.grammars import acceptor, writer
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.backends import Held, held
-from daft_vllm.engine.formats import ASSERTED
-from daft_vllm.engine.lowering import lower
+from daft_vllm.engine.constraints.enforcement import Held, held
+from daft_vllm.engine.constraints.formats import ASSERTED
+from daft_vllm.engine.constraints.lowering import lower
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.validation import validator_of
 

@@ -16,11 +16,11 @@ import pytest
 
 from benchmarks import shrunken
 from daft_vllm import EngineConfig, Request
-from daft_vllm.engine.content import Conversation, Media, Message
-from daft_vllm.engine.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
-from daft_vllm.engine.prefix import unpack_tokens
-from daft_vllm.engine.render import RequestRenderer
-from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.requests.content import Conversation, Media, Message
+from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
+from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.scheduling.prefix import unpack_tokens
+from daft_vllm.engine.text.render import RequestRenderer
 from daft_vllm.errors import ModelError
 
 IMAGE_FAMILIES: dict[str, Callable[[str, Path], str]] = {

@@ -8,9 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from daft_vllm.engine.prefix import computed_tokens, optimal_prompt_tokens, order_key, pack_tokens, shared_blocks
-from daft_vllm.engine.queue import PrefixQueue
-from daft_vllm.engine.rows import Call, Prepared, Row
+from daft_vllm.engine.scheduling.prefix import (
+    computed_tokens,
+    optimal_prompt_tokens,
+    order_key,
+    pack_tokens,
+    shared_blocks,
+)
+from daft_vllm.engine.scheduling.queue import PrefixQueue
+from daft_vllm.engine.scheduling.row import Call, Prepared, Row
 
 BLOCK = 4
 

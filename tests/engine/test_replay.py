@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daft_vllm.engine.replay import Replay, RestartBudget
+from daft_vllm.engine.scheduling.replay import Replay, RestartBudget
 
 
 class Simulated:

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from daft_vllm import Constraint, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.engine.prefix import optimal_prompt_tokens, unpack_tokens
-from daft_vllm.engine.preflight import check_constraint
-from daft_vllm.engine.rows import Prepared
+from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens, unpack_tokens
+from daft_vllm.engine.scheduling.row import Prepared
+from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 
 SHORT = SamplingOptions(max_tokens=12)
@@ -210,7 +210,7 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
     """The renderer cuts the user's text and keeps the template around it."""
     from dataclasses import replace
 
-    from daft_vllm.engine.render import RequestRenderer
+    from daft_vllm.engine.text.render import RequestRenderer
 
     core = engine._state.core
     tokenizer = core.llm.renderer.get_tokenizer()
@@ -234,7 +234,7 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
 
 
 def test_missing_chat_template_is_said(engine: OfflineEngine) -> None:
-    from daft_vllm.engine.render import RequestRenderer
+    from daft_vllm.engine.text.render import RequestRenderer
 
     core = engine._state.core
     tokenizer = core.llm.renderer.get_tokenizer()

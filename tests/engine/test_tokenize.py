@@ -13,9 +13,9 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, p
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks import shrunken
-from daft_vllm.engine import tokenize
-from daft_vllm.engine.guard import TokenGuard
-from daft_vllm.engine.tokenize import Tokenizer
+from daft_vllm.engine.text import tokenize
+from daft_vllm.engine.text.guard import TokenGuard
+from daft_vllm.engine.text.tokenize import Tokenizer
 from tests.hostile import hostile_values
 
 # How the families split texts into words: the patterns in their tokenizer.json.

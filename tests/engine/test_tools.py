@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import shrunken
 from daft_vllm import OfflineEngine, Outcome
-from daft_vllm.engine.request import ToolAnswer, Toolbox, ToolCall
-from daft_vllm.engine.tools import ToolReader
+from daft_vllm.engine.requests.request import ToolAnswer, Toolbox, ToolCall
+from daft_vllm.engine.text.tools import ToolReader
 from daft_vllm.errors import OptionError
 
 NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}

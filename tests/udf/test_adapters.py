@@ -12,7 +12,7 @@ import pytest
 from daft import col
 
 from daft_vllm import close_engines, prompt
-from daft_vllm.engine.adapters import adapter_args
+from daft_vllm.engine.setup.adapters import adapter_args
 from daft_vllm.errors import ModelError, OptionError
 from tests.conftest import TINY_ARGS
 

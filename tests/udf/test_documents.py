@@ -10,8 +10,8 @@ import pytest
 from daft import Series
 
 from daft_vllm import FileAccess
-from daft_vllm.engine.content import Content, Conversation, Media
-from daft_vllm.engine.request import Outcome
+from daft_vllm.engine.requests.content import Content, Conversation, Media
+from daft_vllm.engine.requests.request import Outcome
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.cells import CellReader, _file_name
 from daft_vllm.udf.parts import PartKind

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from daft_vllm import EngineConfig, EngineStats
-from daft_vllm.engine.devices import GpuClaim
+from daft_vllm.engine.setup.devices import GpuClaim
 from daft_vllm.errors import DeviceError, EngineStartError
 from daft_vllm.udf import engines
 

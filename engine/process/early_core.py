@@ -1,0 +1,243 @@
+"""vLLM's core process, started before this process has imported vLLM: the two imports run side by side.
+
+A core that vLLM starts itself begins with the import of vLLM and torch that its parent has just gone through: 6 of 18
+seconds from nothing to a loaded SmolLM2-135M, on two cores. What is started here is the same Python, told to import
+first and to read afterwards what ``multiprocessing`` has for it to run. It is used if all that a process takes over at
+its start is still the same by then; else it is ended, and vLLM starts its core as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from multiprocessing import Pipe, popen_spawn_posix, resource_tracker, spawn, util
+from multiprocessing.context import SpawnContext, SpawnProcess, set_spawning_popen
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, TypeVar
+
+import psutil
+
+from daft_vllm.engine.process.early_main import SET_BY_VLLM
+from daft_vllm.engine.setup.environment import core_environment, environment_variables
+from daft_vllm.engine.setup.guardian import kill_processes
+from daft_vllm.engine.setup.openmp import openmp_environment
+
+logger = logging.getLogger("daft_vllm")
+
+T = TypeVar("T")
+
+_util: Any = util  # most of it is for multiprocessing's own use
+
+_READ_AT_START = ("GLIBC_", "GOMP_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
+"""Beginnings of the names of variables that are read when a process starts, or when it loads torch. vLLM reads its own
+when it needs them, and CUDA when the first thing is done on a GPU. ``LD_LIBRARY_PATH`` is set by the import of cv2."""
+
+_MODULES = ("vllm.v1.engine.core", "daft_vllm.engine.patches.either_backend")
+_CPU_WORKER, _GPU_WORKER = "vllm.v1.worker.cpu_worker", "vllm.v1.worker.gpu_worker"
+
+
+class EarlyProcess:
+    """A Python process that imports modules and then waits for a process of ``multiprocessing`` to become.
+
+    It is a child of the thread that makes it, as one is that the thread starts, and ends with that thread.
+
+    Args:
+        modules: names of what it imports.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._environment = dict(os.environ)
+        self._executable = spawn.get_executable()
+        self._given = False
+        tracker: Any = resource_tracker.getfd()
+        self.sentinel, child_sentinel = os.pipe()
+        orders, self._orders = Pipe(duplex=False)
+        self._answers, answers = Pipe(duplex=False)
+        passed = [child_sentinel, orders.fileno(), answers.fileno(), tracker]
+        program = (
+            f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; "
+            "from daft_vllm.engine.process.early_main import main; "
+            f"main({[*modules]!r}, {os.getpid()}, {orders.fileno()}, {answers.fileno()}, {tracker})"
+        )
+        flags = _util._args_from_interpreter_flags()
+        # The last is how multiprocessing tells its processes from others.
+        command = [self._executable, *flags, "-c", program, "--multiprocessing-fork"]
+        try:
+            self.pid: int = _util.spawnv_passfds(os.fsencode(self._executable), command, passed)
+        except BaseException:
+            self.close_files()
+            raise
+        finally:
+            os.close(child_sentinel)
+            orders.close()
+            answers.close()
+        self._process = psutil.Process(self.pid)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Return what ``function`` returns in the process, once that has done its imports.
+
+        Raises:
+            EOFError, OSError: the process is dead.
+            RuntimeError: the function raised.
+        """
+        import cloudpickle
+
+        self._orders.send(cloudpickle.dumps(function))
+        returned, answer = self._answers.recv()
+        if not returned:
+            raise RuntimeError(f"in a process started early:\n{answer}")
+        result: T = pickle.loads(answer)
+        return result
+
+    def give(self, task: memoryview) -> bool:
+        """Hand over what ``multiprocessing`` has pickled, and the environment as it is now.
+
+        Returns:
+            Whether the process has it: not if it is dead, or if one that is started now would be another.
+        """
+        then, now = self._environment, dict(os.environ)
+        changed = {name: now.get(name) for name in {*then, *now} if then.get(name) != now.get(name)}
+        if now.get(SET_BY_VLLM) == "1":  # the process makes up for this one
+            then["OMP_NUM_THREADS"] = now["OMP_NUM_THREADS"]
+        late = [name for name in changed if name.startswith(_READ_AT_START) and then.get(name) != now.get(name)]
+        if late or self._executable != spawn.get_executable():
+            logger.debug("the process started early is of no use: %s", ", ".join(late) or "another Python is wanted")
+            return False
+        try:
+            self._orders.send(changed)
+            with open(self._orders.fileno(), "wb", closefd=False) as pipe:
+                pipe.write(task)
+        except OSError:
+            return False
+        self._given = True
+        return True
+
+    def close_files(self) -> None:
+        """Close this process's ends of the pipes."""
+        os.close(self.sentinel)
+        self._orders.close()
+        self._answers.close()
+
+    def close(self) -> None:
+        """End the process, unless it has been given something to run."""
+        if not self._given:
+            self.close_files()
+            kill_processes([self._process])
+
+
+class _Popen(popen_spawn_posix.Popen):
+    _fds: list[int]
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        early: EarlyProcess | None = getattr(_this_thread, "early", None)
+        if early is None or not self._taken(early, process_obj):
+            super()._launch(process_obj)  # type: ignore[misc]
+
+    def _taken(self, early: EarlyProcess, process_obj: BaseProcess) -> bool:
+        """Return whether the early process is this one now."""
+        task = io.BytesIO()
+        set_spawning_popen(self)
+        try:
+            ForkingPickler(task).dump(spawn.get_preparation_data(process_obj.name))
+            ForkingPickler(task).dump(process_obj)
+        finally:
+            set_spawning_popen(None)
+        open_files, self._fds = self._fds, []
+        if open_files or not early.give(task.getbuffer()):  # files can be handed on only when a process starts
+            return False
+        self.pid, self.sentinel = early.pid, early.sentinel
+        self.finalizer = _util.Finalize(self, early.close_files)
+        _this_thread.early = None
+        return True
+
+
+class _Process(SpawnProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> _Popen:
+        return _Popen(process_obj)
+
+
+class EarlyContext(SpawnContext):
+    """The context "spawn" of ``multiprocessing``, whose processes use up the early one of their thread."""
+
+    Process = _Process
+
+
+_this_thread = threading.local()
+
+
+@contextlib.contextmanager
+def early_process(modules: Sequence[str]) -> Iterator[EarlyProcess]:
+    """Start a process for the first that this thread starts inside with ``EarlyContext``."""
+    early = _this_thread.early = EarlyProcess(modules)
+    try:
+        yield early
+    finally:
+        _this_thread.early = None
+        early.close()
+
+
+@contextlib.contextmanager
+def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
+    """Start a core for the engine that this thread starts inside, after ``take_early_core``.
+
+    Args:
+        cpu: whether it is one for a CPU.
+        in_core: whether the model will be in the core's process, and not in workers of their own.
+    """
+    openmp: dict[str, str] | None = {}
+    if cpu:  # a core without the model is bound otherwise, and so are its workers
+        openmp = openmp_environment() if in_core else None
+    if openmp is None:
+        yield
+        return
+    worker = [_CPU_WORKER if cpu else _GPU_WORKER] if in_core else []
+    with contextlib.ExitStack() as stack:
+        with core_environment(cpu=cpu), environment_variables(openmp):
+            stack.enter_context(early_process([*_MODULES, *worker]))
+        yield
+
+
+def take_early_core() -> None:
+    """Let vLLM, imported by now, use the early process of the thread that starts a core.
+
+    First to look at the model's class, which vLLM does in a process of its own, to keep CUDA out of this one: where its
+    cache doesn't know the class, that would be another import of vLLM. Then as the core.
+    """
+    import vllm.model_executor.models.registry as registry
+    import vllm.v1.engine.utils as launcher
+    from vllm.utils.system_utils import get_mp_context
+
+    if launcher.get_mp_context is not get_mp_context:
+        return  # since an earlier engine
+    elsewhere = registry._run_in_subprocess
+
+    def context() -> Any:
+        chosen = get_mp_context()
+        return EarlyContext() if isinstance(chosen, SpawnContext) else chosen
+
+    def run(function: Callable[[], T]) -> T:
+        early: EarlyProcess | None = getattr(_this_thread, "early", None)
+        if early is not None:
+            with contextlib.suppress(EOFError, OSError):  # it is dead
+                return early.call(partial(with_plugins, function))
+        result: T = elsewhere(function)
+        return result
+
+    launcher.get_mp_context, registry._run_in_subprocess = context, run
+
+
+def with_plugins(function: Callable[[], T]) -> T:
+    """Call a function as vLLM's own processes do: with its plugins, which may register models."""
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    return function()

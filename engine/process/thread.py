@@ -1,0 +1,372 @@
+"""The thread that owns vLLM: its event loop, and the processes that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from daft_vllm.engine.process.core import Core, StepWatch
+from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.scheduling.ledger import Ledger
+from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
+from daft_vllm.engine.scheduling.row import Call, Row
+from daft_vllm.engine.setup.config import EngineConfig
+from daft_vllm.engine.setup.devices import MASK
+from daft_vllm.engine.setup.environment import STARTING, environment_variables
+from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes
+from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError
+
+logger = logging.getLogger("daft_vllm")
+
+WATCH_SECONDS = 0.5
+"""How often the engine looks whether vLLM is alive and makes progress."""
+STOP_SECONDS = 5.0
+"""How long the thread may take to end, beside the grace that vLLM gets."""
+RESTART_SECONDS = 5.0
+"""Pause after a start that failed: what a killed process held on a GPU is free a moment after it is gone."""
+STEPS_AHEAD = 2
+"""Steps of vLLM that the prompts sent to it fill before it has begun them. One is the next step, which may be under way
+when this is looked at; the other is the one after it. More only fixes the order of rows too early for those to come."""
+
+
+class EngineThread:
+    """Drives vLLM from one thread: admits waiting rows as room appears, and starts vLLM again when it died or stalled.
+
+    Fields are touched by that thread only, except where a method says otherwise. It is a daemon thread: the
+    interpreter must be able to reach ``atexit``, which stops it.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._loop = asyncio.new_event_loop()
+        self._ready: Future[Core] = Future()
+        self._core: Core | None = None  # the latest
+        self._takes_rows = False
+        self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the child processes that are older
+        self._watch = StepWatch()
+        self._watch.on_step = self._admit
+        self._over: DaftVLLMError | None = None
+        self._ledger = Ledger()
+        self._budget = RestartBudget(0, 1)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ids = itertools.count()
+        self._max_in_flight = 1
+        self._max_waiting_tokens = 1
+        self._sent: deque[int] = deque()  # new tokens of the rows sent last: of all that may wait in vLLM, and others
+        self._sent_tokens = 0
+        self._grace = 0.0  # a dead engine gets none
+        self._thread = threading.Thread(target=self._run, name="daft-vllm-engine", daemon=True)
+
+    # Called from any thread.
+
+    def start(self) -> None:
+        """Start the thread and block until the model is loaded."""
+        self._thread.start()
+        self._ready.result()
+
+    @property
+    def core(self) -> Core:
+        """The first vLLM. Those that follow, if it dies, differ from it by nothing but their processes."""
+        return self._ready.result(timeout=0)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Ids of the processes of the latest vLLM."""
+        return [process.pid for process in self._core.processes] if self._core is not None else []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this engine died or was closed."""
+        return self._over is not None
+
+    def raise_if_over(self) -> None:
+        """Raise a fresh copy of what ended this engine, if something did."""
+        if self._over is not None:
+            raise type(self._over)(*self._over.args)
+
+    def submit(self, call: Call, rows: list[Row], finished: list[tuple[int, Outcome]]) -> None:
+        """Hand a call's rows to the thread. ``finished`` are those that need no generation."""
+        self._ledger.expect(len(rows), [outcome for _, outcome in finished])
+        for index, outcome in finished:
+            call.put(index, outcome)
+        if rows:
+            try:
+                self._call_soon(self._enqueue, rows)
+            except DaftVLLMError:
+                self._ledger.abandoned(len(rows))
+                raise
+
+    def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
+        """Block until a call is answered; never longer than the engine's thread lives."""
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except FutureTimeout:
+                if future.done():
+                    continue
+                if not self._thread.is_alive():
+                    self.raise_if_over()
+                    raise EngineDiedError("the engine's thread ended with rows unanswered.") from None
+
+    def abandon(self, call: Call) -> None:
+        """Drop the rows of a call that nobody waits for any more."""
+        with contextlib.suppress(DaftVLLMError):
+            self._call_soon(self._drop, call)
+
+    def forget_answers(self) -> None:
+        """Compute anew what was computed before, for rows that come from now on."""
+        with contextlib.suppress(DaftVLLMError):
+            self._call_soon(self._ledger.forget_answers)
+
+    def snapshot(self) -> EngineStats:
+        """Return the counters as they stand."""
+        stats, watch = self._ledger.snapshot(), self._watch
+        if self._core is not None:
+            stats.media, stats.media_seconds = self._core.media.loaded, self._core.media.seconds
+        stats.steps, stats.preemptions = watch.steps, watch.preemptions
+        stats.running_sum, stats.peak_running = watch.running_sum, watch.running_peak
+        return stats
+
+    def stop(self, *, grace: float) -> None:
+        """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
+        self._grace = grace
+        closed = EngineClosedError("the engine was closed with rows unanswered.")
+        self._over = self._over or closed  # the thread may be starting vLLM again, and look up only after
+        if self._thread.is_alive():
+            with contextlib.suppress(DaftVLLMError):
+                self._call_soon(self._end, closed)
+            # In the midst of a start: that takes a process that is killed for a reason to start another in its place.
+            deadline = time.monotonic() + grace + STOP_SECONDS
+            while self._thread.is_alive() and time.monotonic() < deadline:
+                if (before := self._before_start) is not None:
+                    kill_new_processes(before)
+                self._thread.join(timeout=0.2)
+        if self._core is not None:
+            self._core.kill()
+
+    def _call_soon(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the loop is closed
+            self.raise_if_over()
+            raise EngineClosedError("the engine is closed.") from None
+
+    # Called from the engine's thread.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException as e:
+            self._over = self._over or EngineDiedError(f"the engine's thread failed: {type(e).__name__}: {e}")
+            if not self._ready.done():
+                self._ready.set_exception(e)
+        finally:
+            self._ledger.fail_all(self._over or EngineClosedError("the engine is closed."))
+            # vLLM's own among them: asyncio complains at exit of those that it finds pending.
+            self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
+            self._loop.close()
+
+    async def _main(self) -> None:
+        self._woken = asyncio.Event()
+        gpus = {name: value for name, value in os.environ.items() if name == MASK}
+        first = await self._start(self.config)
+        self._open(first)
+        core: Core | None = first
+        while core is not None:
+            await self._serve(core)
+            while self._over is None and not self._ledger.unanswered():  # nobody needs another
+                self._woken.clear()
+                await self._woken.wait()
+            core = await self._start_again(core, gpus)
+
+    async def _start(self, config: EngineConfig) -> Core:
+        """Return a vLLM that is ready, with its adapters."""
+        self._before_start = before = child_processes()
+        try:
+            self._core = core = Core.start(config, self._watch, before)
+        finally:
+            self._before_start = None
+        try:
+            await core.load_adapters(self.config.stall_timeout)
+        except BaseException:
+            core.shutdown(0.0)
+            raise
+        return core
+
+    def _open(self, core: Core) -> None:
+        """Take rows from now on, as many at once as suit this vLLM and those that follow it."""
+        self._ledger.open(core.block_size, core.max_num_seqs)
+        self._budget = RestartBudget(self.config.max_restarts, PROGRESS * core.max_num_seqs)
+        self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
+        self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
+        self._ready.set_result(core)
+
+    async def _serve(self, core: Core) -> None:
+        """Let vLLM answer rows until it dies or the engine ends, and leave no process of it behind."""
+        try:
+            self._takes_rows = self._over is None
+            self._woken.clear()
+            self._watch.running = 0
+            self._admit()
+            while self._takes_rows:
+                self._check_alive(core)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), WATCH_SECONDS)
+        finally:
+            # Now, and not when the next vLLM is there: their ends are no news of that one.
+            await _cancel(list(self._tasks.values()))
+            self._tasks.clear()
+            core.shutdown(self._grace)
+
+    async def _start_again(self, before: Core, gpus: Mapping[str, str]) -> Core | None:
+        """Return another vLLM, on the same GPUs and with the same context, or None if the engine is over."""
+        config = replace(self.config, engine_args={**self.config.engine_args, "max_model_len": before.max_model_len})
+        while self._over is None:
+            try:
+                with STARTING, environment_variables(gpus):
+                    if self._over is not None:  # closed while another engine started
+                        return None
+                    core = await self._start(config)
+            except (EngineStartError, ModelError) as e:
+                if self._over is not None:
+                    return None
+                if self._budget.spend(self._ledger.done):
+                    logger.warning("vLLM did not start again, and is tried once more: %s", e)
+                    await asyncio.sleep(RESTART_SECONDS)
+                else:
+                    self._end(EngineDiedError(f"vLLM died, and could not be started again: {e}"))
+            else:
+                core.media.loaded += before.media.loaded
+                core.media.seconds += before.media.seconds
+                self._ledger.restarted()
+                logger.warning("vLLM is there again.")
+                return core
+        return None
+
+    def _enqueue(self, rows: list[Row]) -> None:
+        if self._over is not None:
+            self._ledger.abandoned(len(rows))
+            rows[0].call.fail(self._over)
+            return
+        self._ledger.add(rows)
+        if not self._takes_rows:
+            self._woken.set()  # a vLLM that died idle is started again for them
+        self._admit()
+
+    def _admit(self) -> None:
+        """Move waiting rows into vLLM as long as there is room."""
+        if not self._takes_rows:
+            return
+        if not self._ledger.in_flight:
+            self._watch.last_step = time.monotonic()  # an idle engine takes no steps: start the watch here
+        rows: list[Row] = []
+        while (row := self._ledger.next_row(self._has_room)) is not None:
+            self._sent.append(row.new_tokens)
+            self._sent_tokens += row.new_tokens
+            request_id = str(next(self._ids))
+            self._ledger.in_flight[request_id] = row
+            self._tasks[request_id] = self._loop.create_task(self._generate(request_id, row))
+            rows.append(row)
+        self._ledger.sent(rows)
+
+    def _has_room(self) -> bool:
+        """Whether vLLM may run out of rows before it can be given more.
+
+        It may not while the rows that it has not begun fill its next steps. vLLM begins rows in the order in which they
+        were sent: those it has not begun are the last ones.
+        """
+        in_flight = len(self._ledger.in_flight)
+        waiting = max(0, in_flight - self._watch.running)  # vLLM may still run rows that were given up
+        while len(self._sent) > waiting:
+            self._sent_tokens -= self._sent.popleft()
+        return in_flight < self._max_in_flight and self._sent_tokens < self._max_waiting_tokens
+
+    async def _generate(self, request_id: str, row: Row) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        core = self._core
+        assert core is not None
+        try:
+            outcome = await core.generate(request_id, row)
+        except EngineDeadError:
+            self._on_death(core, "vLLM's core process died")
+            return
+        finally:
+            self._tasks.pop(request_id, None)
+        self._ledger.answered(request_id, outcome)
+        self._admit()
+
+    def _check_alive(self, core: Core) -> None:
+        in_flight = len(self._ledger.in_flight)
+        if core.is_dead():
+            self._on_death(core, "vLLM's core process died")
+        elif core.media.rows and core.media.rows == in_flight:
+            self._watch.last_step = time.monotonic()  # all wait for their media
+        elif in_flight and time.monotonic() - self._watch.last_step > self.config.stall_timeout:
+            core.kill()
+            self._on_death(core, f"vLLM made no step for {self.config.stall_timeout:g} seconds")
+
+    def _on_death(self, core: Core, what: str) -> None:
+        """Take back the rows that were inside vLLM, for the next one; or end, where there is to be none."""
+        if core is not self._core or not self._takes_rows:
+            return
+        lost = len(self._ledger.unanswered())
+        if not self._budget.spend(self._ledger.done):
+            again = f", after {self.config.max_restarts} restarts in a row" if self.config.max_restarts else ""
+            self._end(
+                EngineDiedError(
+                    f"{what} with {lost} rows unanswered{again}. Out of memory is the usual cause: lower "
+                    "max_model_len, max_num_seqs or gpu_memory_utilization in engine_args; the log above, from vLLM, "
+                    "may say more."
+                )
+            )
+            return
+        self._takes_rows = False
+        self._sent.clear()
+        self._sent_tokens = 0
+        inside = len(self._ledger.in_flight)
+        self._ledger.take_back(what, on_their_way=core.media.rows > 0)
+        if not self._ledger.unanswered():
+            then = " when it is needed"
+        else:
+            at_once = self._ledger.replayed_at_once
+            then = f", and given at most {at_once} of the latter at once" if at_once else ""
+        logger.warning(
+            "%s with %d rows unanswered, %d of them inside it. It is started again%s.", what, lost, inside, then
+        )
+        self._woken.set()
+
+    def _end(self, error: DaftVLLMError) -> None:
+        self._takes_rows = False
+        self._over = self._over or error
+        self._ledger.fail_all(error)
+        self._woken.set()
+
+    def _drop(self, call: Call) -> None:
+        for request_id in self._ledger.drop(call):
+            self._tasks.pop(request_id).cancel()  # vLLM aborts the request when its task is cancelled
+        self._admit()
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """End tasks, and give them a second to do so."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=1.0)

@@ -1,0 +1,1 @@
+"""What goes into the engine and what comes out of it."""

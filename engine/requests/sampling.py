@@ -1,0 +1,164 @@
+"""Sampling options by vLLM's names, checked without importing vLLM."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from daft_vllm.errors import OptionError, suggest
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+    from daft_vllm.engine.requests.request import Constraint
+
+# Options of vLLM's SamplingParams that a column function cannot offer, with the reason.
+REFUSED = {
+    "n": "a row has one answer: repeat the rows instead",
+    "logprobs": "the result column has no place for log-probabilities yet",
+    "prompt_logprobs": "the result column has no place for log-probabilities yet",
+    "structured_outputs": "use return_format",
+    "guided_json": "use return_format",
+    "guided_choice": "use return_format",
+    "guided_regex": "use return_format",
+    "guided_grammar": "use return_format",
+}
+
+
+class SamplingOptions(BaseModel):
+    """How tokens are chosen and when generation stops.
+
+    Names, meanings and ranges are those of vLLM 0.32's ``SamplingParams``, and so are the defaults except two:
+    ``temperature`` is 0 (vLLM: 1), so that a job gives the same answers when it is run again, and ``max_tokens`` is
+    1024 (vLLM: 16), so that answers are not cut off after a line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    seed: int | None = None
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    bad_words: list[str] | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+
+    @model_validator(mode="after")
+    def _tokens_in_order(self) -> SamplingOptions:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens={self.min_tokens} is greater than max_tokens={self.max_tokens}")
+        return self
+
+    @classmethod
+    def of(cls, options: dict[str, Any], *, also_known: tuple[str, ...] = ()) -> SamplingOptions:
+        """Check ``options`` and return them.
+
+        Args:
+            options: sampling options by name.
+            also_known: further names of the caller's that a misspelt option may have meant.
+
+        Raises:
+            OptionError: an option is unknown, of the wrong type or out of range.
+        """
+        cls.check_names(options, also_known=also_known)
+        try:
+            return cls(**options)
+        except ValidationError as e:
+            raise OptionError(
+                "; ".join(f"option {'.'.join(map(str, x['loc'])) or 'values'}: {x['msg']}" for x in e.errors())
+            ) from None
+
+    @classmethod
+    def check_names(cls, names: Iterable[str], *, also_known: tuple[str, ...] = ()) -> None:
+        """Raise ``OptionError`` for a name that is no sampling option; arguments as in ``of``."""
+        for name in names:
+            if name in REFUSED:
+                raise OptionError(f"option {name!r} is not available here: {REFUSED[name]}.")
+            if name not in cls.model_fields:
+                raise OptionError(
+                    f"unknown option {name!r}.{suggest(name, [*cls.model_fields, *also_known])} "
+                    f"Sampling options: {', '.join(cls.model_fields)}. "
+                    "Options of the engine (max_model_len, dtype, ...) go into engine_args={...}."
+                )
+
+    def but(self, options: dict[str, Any]) -> SamplingOptions:
+        """Return these options with some of them replaced.
+
+        Raises:
+            OptionError: an option is of the wrong type or out of range.
+        """
+        return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
+
+    def drawn_anew(self, attempt: int) -> SamplingOptions:
+        """Return options that give another answer with each attempt: a determined one stays determined."""
+        if self.temperature > 0 and self.seed is None:
+            return self
+        return self.but({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})
+
+    def to_vllm(self, constraint: Constraint | None, *, detokenize: bool = True) -> SamplingParams:
+        """Return vLLM's own object, asking for the final output only. Imports vLLM.
+
+        Args:
+            constraint: what the answer is held to.
+            detokenize: whether vLLM makes the answer's text.
+
+        Raises:
+            SchemaError: the constraint cannot be enforced.
+        """
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        from daft_vllm.engine.constraints.enforcement import held
+
+        structured = None
+        if constraint is not None:
+            structured = StructuredOutputsParams(**held(constraint).to_vllm())
+        return _params_class()(
+            **self.model_dump(),
+            structured_outputs=structured,
+            detokenize=detokenize,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            # A shallow copy per row in place of a deep one, which takes 14% of the front end's CPU time at 16 tokens a
+            # row. Rows with the same options share what is below, and vLLM's changes to it are the same for each.
+            skip_clone=True,
+        )
+
+
+@functools.cache
+def _params_class() -> type[SamplingParams]:
+    """Return vLLM's class, with the constraint that rows share checked once in place of with every row.
+
+    The check builds the grammar anew each time: 1 ms a row for a schema of usual size (the median of those in
+    ``benchmarks/schemas``), 17 us being what all else of a row's bookkeeping takes.
+    """
+    from vllm import SamplingParams
+
+    from daft_vllm.engine.patches.either_backend import GUIDANCE_MARK
+
+    class CheckedOnce(SamplingParams):  # type: ignore[misc]  # vLLM's types are not followed
+        def _validate_structured_outputs(self, *args: Any) -> None:
+            shared = self.structured_outputs
+            if shared is None or getattr(shared, "_daft_vllm_checked", False):
+                return
+            if shared.grammar is not None and shared.grammar.startswith(GUIDANCE_MARK):
+                shared._backend = "xgrammar"  # as vLLM calls the backend that takes it; it was checked before
+            else:
+                super()._validate_structured_outputs(*args)
+            shared._daft_vllm_checked = True
+
+    return CheckedOnce

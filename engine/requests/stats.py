@@ -1,0 +1,104 @@
+"""What an engine has done so far, in numbers that add up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+
+from daft_vllm.engine.requests.request import Outcome
+
+_GAUGES = ("pending", "in_flight", "peak_running")
+"""Fields that say how things stand; all others only grow."""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counters since the engine was opened. Tokens are counted when their row ends.
+
+    Attributes:
+        rows: rows given to the engine.
+        pending: rows that wait for room in vLLM, or for a row that is computed in their place.
+        in_flight: rows inside vLLM.
+        done: rows with an outcome, failed ones among them.
+        failed: rows whose outcome is an error, null prompts left out.
+        abandoned: rows whose caller went away (interrupted, or the engine died) before they had an outcome.
+        retried: rows that were asked again, after an answer that was cut off or invalid; not counted in ``rows`` again.
+        duplicates: rows that got the answer of a row like them, without being computed.
+        prompt_tokens: prompt tokens of the rows that were generated; duplicates are not.
+        cached_tokens: those of them that came from the prefix cache.
+        computed_tokens: those of them that did not.
+        optimal_tokens: the fewest that any order of these rows could have computed, had the cache room for all.
+        completion_tokens: tokens generated.
+        media: images and other media that were loaded, those that couldn't be among them.
+        media_seconds: time that took, summed over them.
+        steps: steps of vLLM's scheduler.
+        running_sum: sequences that ran, summed over those steps.
+        peak_running: the most sequences that ran in one step.
+        preemptions: sequences that vLLM had to put back for lack of KV cache.
+        restarts: times that vLLM died and was started again.
+        busy_seconds: time with rows inside vLLM.
+        idle_seconds: time without.
+        queue_seconds: time that rows waited for room in vLLM, summed over rows.
+    """
+
+    rows: int = 0
+    pending: int = 0
+    in_flight: int = 0
+    done: int = 0
+    failed: int = 0
+    abandoned: int = 0
+    retried: int = 0
+    duplicates: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    optimal_tokens: int = 0
+    completion_tokens: int = 0
+    media: int = 0
+    media_seconds: float = 0.0
+    steps: int = 0
+    running_sum: int = 0
+    peak_running: int = 0
+    preemptions: int = 0
+    restarts: int = 0
+    busy_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+    @property
+    def mean_running(self) -> float:
+        """Mean number of running sequences over the steps of vLLM's scheduler."""
+        return round(self.running_sum / self.steps, 2) if self.steps else 0.0
+
+    def finish(self, outcome: Outcome, *, duplicate: bool = False) -> None:
+        """Count one more finished row."""
+        self.done += 1
+        self.failed += outcome.error is not None and outcome.error.code != "null_prompt"
+        if duplicate:
+            self.duplicates += 1
+        elif outcome.finish_reason is not None:
+            self.prompt_tokens += outcome.prompt_tokens
+            self.cached_tokens += outcome.cached_tokens
+            self.computed_tokens += outcome.prompt_tokens - outcome.cached_tokens
+            self.completion_tokens += outcome.completion_tokens
+
+    def since(self, before: EngineStats) -> EngineStats:
+        """Return what was added after ``before``; ``pending``, ``in_flight`` and ``peak_running`` as they are now."""
+        added = replace(self)
+        for name in (field.name for field in fields(self) if field.name not in _GAUGES):
+            setattr(added, name, getattr(self, name) - getattr(before, name))
+        return added
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` unless every row is accounted for."""
+        accounted = self.pending + self.in_flight + self.done + self.abandoned
+        if self.rows != accounted:
+            raise AssertionError(f"rows are unaccounted for: {self}")
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the counters and ``mean_running`` by name."""
+        return {**asdict(self), "mean_running": self.mean_running}
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names that ``as_dict`` uses."""
+        return (*(f.name for f in fields(cls)), "mean_running")

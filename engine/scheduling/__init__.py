@@ -1,0 +1,1 @@
+"""Which row vLLM is given next, and what became of every row."""

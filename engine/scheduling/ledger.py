@@ -1,0 +1,214 @@
+"""The account of all rows: those that wait, those inside vLLM, those that get the answer of a row like them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.scheduling.duplicates import Duplicates
+from daft_vllm.engine.scheduling.queue import PrefixQueue
+from daft_vllm.engine.scheduling.replay import Replay
+from daft_vllm.engine.scheduling.row import Call, Row
+
+
+class Ledger:
+    """Knows every row that has no outcome yet, and counts: no row is in two places, and none is in none.
+
+    Methods are for the engine's thread, except those that say otherwise. ``in_flight`` are the rows inside vLLM, in the
+    order in which they were sent, by the ids of their requests.
+    """
+
+    def __init__(self) -> None:
+        self.in_flight: dict[str, Row] = {}
+        self._dropped = False  # whether vLLM has had rows, since it started, that were dropped: it may run them still
+        self._queue = PrefixQueue(1, 1)  # until the model is loaded
+        self._replay = Replay()
+        self._duplicates = Duplicates()
+        self._stats = EngineStats()
+        self._lock = threading.Lock()
+        self._busy_since: float | None = None
+        self._opened = time.monotonic()
+
+    # Called from any thread.
+
+    def expect(self, rows: int, finished: Sequence[Outcome]) -> None:
+        """Count rows that will be added, and those that need no generation."""
+        with self._lock:
+            self._stats.rows += rows + len(finished)
+            self._stats.pending += rows
+            for outcome in finished:
+                self._stats.finish(outcome)
+
+    def abandoned(self, waiting: int, running: int = 0) -> None:
+        """Count rows that will have no outcome: their caller is gone, or the engine is."""
+        with self._lock:
+            self._stats.pending -= waiting
+            self._stats.in_flight -= running
+            self._stats.abandoned += waiting + running
+
+    def snapshot(self) -> EngineStats:
+        """Return the counters as they stand."""
+        now = time.monotonic()
+        with self._lock:
+            stats = replace(self._stats)
+            busy_since = self._busy_since
+        if busy_since is not None:
+            stats.busy_seconds += now - busy_since
+        stats.idle_seconds = now - self._opened - stats.busy_seconds
+        stats.optimal_tokens = self._queue.optimal_tokens
+        return stats
+
+    # Called from the engine's thread.
+
+    @property
+    def done(self) -> int:
+        """Rows with an outcome."""
+        return self._stats.done
+
+    @property
+    def replayed_at_once(self) -> int:
+        """How many of the rows that vLLM died of, maybe, may be inside it at once. 0: there are none."""
+        return self._replay.at_once
+
+    def open(self, block_size: int, max_num_seqs: int) -> None:
+        """Take rows from now on, in the order that suits a vLLM of these sizes."""
+        self._queue = PrefixQueue(block_size, max_num_seqs)
+        self._opened = time.monotonic()
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take rows that were expected; those whose answer is known get it."""
+        new, known = self._duplicates.first_of_their_kind(rows)
+        self._queue.push(new)
+        for row, outcome in known:
+            self._finish(row, outcome, duplicate=True)
+
+    def next_row(self, has_room: Callable[[], bool]) -> Row | None:
+        """Take the row that vLLM is to be given now, if there is one; ``has_room``: whether it could take one more."""
+        row = self._replay.next(len(self.in_flight))
+        if row is None and not self._replay.at_once and len(self._queue) and has_room():
+            row = self._queue.pop()
+        return row
+
+    def sent(self, rows: Sequence[Row]) -> None:
+        """Count rows that vLLM was given just now, and whether it has any."""
+        now, waited = time.monotonic(), 0.0
+        for row in rows:
+            if not row.deaths:
+                row.waited = now - row.call.since
+                waited += row.waited
+        with self._lock:
+            self._stats.pending -= len(rows)
+            self._stats.in_flight += len(rows)
+            self._stats.queue_seconds += waited
+            self._count_busy(now)
+
+    def answered(self, request_id: str, outcome: Outcome) -> None:
+        """Give the row of a request, and those like it, its outcome; nothing, if it was dropped meanwhile."""
+        row = self.in_flight.pop(request_id, None)
+        if row is None:
+            return
+        if row.items and row.leads:  # the queue counted its media as the one token that stood for each
+            self._queue.optimal_tokens += row.prompt_tokens - row.size
+        with self._lock:
+            self._stats.in_flight -= 1
+            self._stats.pending += 1
+        self._finish_all(row, outcome)
+
+    def take_back(self, what: str, *, on_their_way: bool) -> None:
+        """Keep the rows that were inside vLLM when it died for the next one.
+
+        A row that it is known to have died of has that as its outcome.
+
+        Args:
+            what: how it died.
+            on_their_way: whether some of them had not reached it: their media were being loaded.
+        """
+        rows = list(self.in_flight.values())
+        self.in_flight.clear()
+        with self._lock:
+            self._stats.in_flight -= len(rows)
+            self._stats.pending += len(rows)
+            self._count_busy(time.monotonic())
+        row = self._replay.blame(rows, others=self._dropped or on_their_way)
+        self._dropped = False
+        if row is not None:
+            reason = f"{what} each of the {row.deaths} times that it had this row, at last with no other"
+            self._finish_all(row, Outcome.failed("engine_error", reason, prompt_tokens=row.prompt_tokens))
+
+    def restarted(self) -> None:
+        """Count a vLLM that was started in place of one that died."""
+        with self._lock:
+            self._stats.restarts += 1
+
+    def unanswered(self) -> list[Row]:
+        """Return every row that has no outcome yet."""
+        computed = [*self.in_flight.values(), *self._replay, *self._queue]
+        return computed + [twin for row in computed for twin in row.twins or ()]
+
+    def fail_all(self, error: Exception) -> None:
+        """Answer every waiting call with ``error``."""
+        lost = self.unanswered()
+        self.abandoned(len(lost) - len(self.in_flight), len(self.in_flight))
+        self.in_flight.clear()
+        self._queue.remove(lambda row: True)
+        self._replay = Replay()
+        self._duplicates = Duplicates()
+        for row in lost:
+            row.twins = None
+            row.call.fail(error)
+
+    def drop(self, call: Call) -> list[str]:
+        """Take out the rows of ``call``, and return the ids of those that are inside vLLM.
+
+        A row that others wait for is computed in the name of one of them.
+        """
+
+        def unwanted(row: Row) -> bool:
+            return row.call is call
+
+        waiting = [*self._replay.remove(unwanted), *self._queue.remove(unwanted)]
+        running = {request_id: row for request_id, row in self.in_flight.items() if unwanted(row)}
+        twins = [
+            twin for row in self.unanswered() if not unwanted(row) for twin in self._duplicates.prune(row, unwanted)
+        ]
+        for request_id in running:
+            del self.in_flight[request_id]
+            self._dropped = True
+        for row in [*waiting, *running.values()]:
+            heir, gone = self._duplicates.drop(row, unwanted)
+            twins += gone
+            if heir is not None:
+                self._queue.push([heir])
+        self.abandoned(len(waiting) + len(twins), len(running))
+        return list(running)
+
+    def forget_answers(self) -> None:
+        """Compute anew what was computed before, for rows that come from now on."""
+        self._duplicates.forget()
+
+    def _finish_all(self, row: Row, outcome: Outcome) -> None:
+        """Give a pending row and those like it their outcome."""
+        twins = self._duplicates.finish(row, outcome)
+        self._finish(row, outcome)
+        for twin in twins:
+            self._finish(twin, outcome, duplicate=True)
+
+    def _finish(self, row: Row, outcome: Outcome, *, duplicate: bool = False) -> None:
+        if duplicate:  # nothing was computed for it
+            waited = time.monotonic() - row.call.since
+            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited)
+        with self._lock:
+            self._stats.pending -= 1
+            self._stats.finish(outcome, duplicate=duplicate)
+        row.call.put(row.index, outcome)
+
+    def _count_busy(self, now: float) -> None:
+        if self._busy_since is None and self.in_flight:
+            self._busy_since = now
+        elif self._busy_since is not None and not self.in_flight:
+            self._stats.busy_seconds += now - self._busy_since
+            self._busy_since = None

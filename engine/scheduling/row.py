@@ -1,0 +1,146 @@
+"""A row on its way through the engine, and the call that it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import time
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, NamedTuple
+
+from daft_vllm.engine.requests.content import Media
+from daft_vllm.engine.requests.request import Outcome, Toolbox
+from daft_vllm.engine.scheduling.prefix import TOKEN_BYTES, key_tokens, order_key
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+_sequence = itertools.count()
+
+
+class Prepared(NamedTuple):
+    """A row as the renderer leaves it.
+
+    Attributes:
+        tokens: the prompt's token ids, from ``pack_tokens``.
+        params: vLLM's sampling parameters.
+        guided: whether the output is held to a format.
+        recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
+        media: digest of what the prompt's tokens don't tell: its media, and the adapter. Empty: none.
+        thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
+        items: the prompt's media, in order; each has its placeholder among the tokens.
+        toolbox: tools that the model may call.
+        adapter: name of the LoRA adapter.
+    """
+
+    tokens: bytes
+    params: SamplingParams
+    guided: bool
+    recipe: bytes = b""
+    media: bytes = b""
+    thinking: bool | None = None
+    items: tuple[Media, ...] = ()
+    toolbox: Toolbox | None = None
+    adapter: str | None = None
+
+    def digest(self) -> bytes | None:
+        """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
+        if not self.recipe:
+            return None
+        return b"".join((self.recipe, self.media, hashlib.sha256(self.tokens).digest()))
+
+
+class Call:
+    """One caller's rows: fills up from the engine's thread, and wakes the caller when full or failed."""
+
+    def __init__(self, size: int) -> None:
+        self.outcomes: list[Outcome | None] = [None] * size
+        self.missing = size
+        self.future: Future[list[Outcome]] = Future()
+        self.since = time.monotonic()
+        if not size:
+            self.future.set_result([])
+
+    def put(self, index: int, outcome: Outcome) -> None:
+        """Set the outcome of row ``index``; the last one wakes the caller."""
+        self.outcomes[index] = outcome
+        self.missing -= 1
+        if self.missing == 0:
+            with contextlib.suppress(InvalidStateError):  # cancelled, or failed
+                self.future.set_result([outcome for outcome in self.outcomes if outcome is not None])
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` in the caller."""
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class Row:
+    """One row to be generated. Its tokens are kept once, in the key.
+
+    Attributes:
+        call: the call that waits for it.
+        index: its place in that call.
+        params: vLLM's sampling parameters.
+        guided: whether the output is held to a format.
+        max_tokens: the most tokens that its answer may have.
+        size: tokens of its prompt as it was rendered.
+        prompt_tokens: tokens of its prompt; with media more than ``size`` from the time on that they are loaded.
+        new_tokens: tokens of its prompt that a row before it in the queue's order does not have; known when it leaves.
+        leads: whether no row before it in the queue's order has the same media.
+        items: see ``Prepared.items``.
+        thinking: see ``Prepared.thinking``.
+        toolbox: see ``Prepared.toolbox``.
+        adapter: see ``Prepared.adapter``.
+        media: see ``Prepared.media``.
+        key: its place in the order of the queue.
+        digest: see ``Prepared.digest``; None also where rows are not to be compared.
+        twins: rows that get the answer of this one, or None.
+        waited: seconds until vLLM took it.
+        deaths: how often vLLM died while this row was inside it.
+    """
+
+    __slots__ = (
+        "_block_size",
+        "adapter",
+        "call",
+        "deaths",
+        "digest",
+        "guided",
+        "index",
+        "items",
+        "key",
+        "leads",
+        "max_tokens",
+        "media",
+        "new_tokens",
+        "params",
+        "prompt_tokens",
+        "size",
+        "thinking",
+        "toolbox",
+        "twins",
+        "waited",
+    )
+
+    def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
+        tokens, self.params, self.guided, _, self.media, self.thinking, self.items, self.toolbox, self.adapter = (
+            prepared
+        )
+        self._block_size = block_size
+        self.call = call
+        self.index = index
+        self.max_tokens: int = self.params.max_tokens or 1
+        self.size = self.prompt_tokens = self.new_tokens = len(tokens) // TOKEN_BYTES
+        self.leads = True
+        self.key = order_key(tokens, block_size, next(_sequence), self.media)
+        self.digest = prepared.digest() if dedupe else None
+        self.twins: list[Row] | None = None
+        self.waited = 0.0
+        self.deaths = 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The prompt's token ids."""
+        return key_tokens(self.key, self._block_size, self.size, self.media)

@@ -1,0 +1,1 @@
+"""How an engine is started: its settings, its devices, its environment."""

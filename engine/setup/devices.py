@@ -1,0 +1,154 @@
+"""Which GPUs there are, and which of them an engine may take, without importing torch or CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from daft_vllm.engine.setup.environment import environment_variables
+from daft_vllm.errors import DeviceError
+
+logger = logging.getLogger("daft_vllm")
+MASK = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_gpus(env: Mapping[str, str] = os.environ, device_folder: Path = Path("/dev")) -> list[str]:
+    """Return the ids of the GPUs that this process may use: the mask in ``env`` if set, else the driver's devices."""
+    mask = env.get(MASK)
+    if mask is not None:
+        # CUDA stops at the first id that is not valid: "-1" hides everything after it.
+        ids = []
+        for part in mask.split(","):
+            if not part.strip() or part.strip() == "-1":
+                break
+            ids.append(part.strip())
+        return ids
+    numbers = [re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*")]
+    return [str(n) for n in sorted(int(match.group(1)) for match in numbers if match)]
+
+
+class GpuState(NamedTuple):
+    """What the driver says of a GPU.
+
+    Attributes:
+        id: its id in the mask.
+        name: what the driver calls it.
+        total: bytes of its memory.
+        free: those of them that nobody holds.
+        capability: its compute capability.
+        driver: the driver's version.
+    """
+
+    id: str
+    name: str
+    total: int
+    free: int
+    capability: tuple[int, int]
+    driver: str
+
+
+def gpu_states(ids: Sequence[str]) -> list[GpuState]:
+    """Return what the driver says of these GPUs; none where there is no driver, or an id is that of a part of a GPU."""
+    try:
+        import pynvml  # type: ignore[import-not-found,unused-ignore]  # comes with vLLM for GPUs
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, no package
+        return []
+    states = []
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for gpu in ids:
+            by_index = gpu.isdigit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if by_index else pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            name = _text(pynvml.nvmlDeviceGetName(handle))
+            states.append(GpuState(gpu, name, memory.total, memory.free, tuple(capability), driver))
+    except Exception as e:
+        logger.debug("NVML doesn't say what these GPUs are: %s", e)
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+    return states
+
+
+def check_free(states: Sequence[GpuState], utilization: float) -> None:
+    """Raise ``DeviceError`` for a GPU with less free memory than ``gpu_memory_utilization`` takes of it."""
+    for state in states:
+        wanted = state.total * utilization
+        if state.free < wanted:
+            raise DeviceError(
+                f"GPU {state.id} ({state.name}) has {state.free / 2**30:.1f} of {state.total / 2**30:.1f} GiB free, "
+                f"and gpu_memory_utilization={utilization:g} takes {wanted / 2**30:.1f}: end what else holds its "
+                "memory (nvidia-smi names it), or lower gpu_memory_utilization in engine_args."
+            )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class GpuClaim:
+    """GPUs taken by this process, until it ends or ``release`` is called.
+
+    Daft's native runner starts R processes and gives none of them a device of its own: all would load onto GPU 0. Each
+    takes free ones here instead, by locks on files that the kernel lets go of when the process ends.
+
+    Args:
+        gpus: how many; a share below 1 takes one of ``floor(1 / gpus)`` places on a GPU.
+        ids: the GPUs to choose from.
+        folder: where the lock files are. Processes that share GPUs have to share it.
+
+    Raises:
+        DeviceError: too few are free.
+    """
+
+    def __init__(self, gpus: float, ids: list[str], folder: Path | None = None) -> None:
+        folder = folder or Path(tempfile.gettempdir()) / f"daft-vllm-gpus-{os.getuid()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        places = int(1 / gpus) if gpus < 1 else 1
+        wanted = 1 if gpus < 1 else int(gpus)
+        self.ids: list[str] = []
+        self._files: list[IO[bytes]] = []
+        for gpu in ids:
+            for place in range(places):
+                if len(self.ids) < wanted and self._lock(folder / f"{gpu}.{place}".replace("/", "_")):
+                    self.ids.append(gpu)
+                    break
+        if len(self.ids) < wanted:
+            free = len(self.ids)
+            self.release()
+            raise DeviceError(
+                f"an engine wants {gpus:g} GPU(s), and {free} of the {len(ids)} visible here are free. Lower "
+                "max_concurrency or gpus, or let the query that holds them finish first (two prompt() columns in one "
+                "query are two engines: collect() in between)."
+            )
+
+    def _lock(self, path: Path) -> bool:
+        file = path.open("wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self._files.append(file)
+        return True
+
+    def applied(self) -> contextlib.AbstractContextManager[None]:
+        """Let processes that are started inside see the claimed GPUs only."""
+        return environment_variables({MASK: ",".join(self.ids)})
+
+    def release(self) -> None:
+        """Give the GPUs back."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+        self.ids.clear()

@@ -1,0 +1,165 @@
+"""Environment variables that vLLM reads, set before it is imported; what the user has set stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from daft_vllm.engine.setup.config import EngineConfig
+from daft_vllm.engine.setup.guardian import OWNER_PID
+
+_GIB = 1024**3
+
+STARTING = threading.Lock()
+"""Held while an engine starts with variables of its own: they are the process's until its children are there."""
+
+COMMON = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    # A forked core would inherit locks that other threads hold, and cannot use CUDA if the parent has touched it.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+CPU = {
+    # By default vLLM keeps a core free for its front end: on 2 cores that leaves one for the model.
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+}
+
+CPU_CORE = {
+    # glibc gives the large results of each operation back to the kernel and asks for them anew in the next: at 2048
+    # tokens a step that was 290,000 page faults and a tenth of the step's CPU time (SmolLM2-135M in float32 on two AVX2
+    # cores, vLLM 0.32, glibc 2.36). Kept, and in huge pages, there are next to none, and a step takes a seventh less.
+    # The price: the core's memory stays at its peak. glibc before 2.35 has no "hugetlb", other allocators have none.
+    "GLIBC_TUNABLES": ":".join(
+        (
+            "glibc.malloc.hugetlb=1",
+            "glibc.malloc.mmap_max=0",
+            f"glibc.malloc.trim_threshold={1 << 40}",
+            f"glibc.malloc.top_pad={64 << 20}",
+        )
+    ),
+}
+"""Read when a process starts: for vLLM's core on a CPU, not for the process that starts it."""
+
+CPU_KERNELS = "daft_vllm_cpu"
+"""Name of the implementations in ``engine/patches/kernels.py``."""
+AMX_KERNELS = {
+    "ir_op_priority": {op: [CPU_KERNELS, "native"] for op in ("rms_norm", "fused_add_rms_norm")},
+}
+"""vLLM's ``kernel_config`` for a CPU with AMX and without torch.compile.
+
+vLLM 0.32 carries compiled kernels for RMS normalization in its CPU build, but offers them to GPUs only: on a CPU it
+counts on torch.compile to fuse the same operators, written in torch. Not compiled, these take 18 to 23% of a step
+(SmolLM2-135M in bfloat16 on two cores with AMX, steps of 2048 and 512 tokens): one call at 512 tokens is 271 µs in
+torch and 72 in the kernel. In 16-bit types the kernels round in other places than torch does, which changes the last
+bit of a third of the numbers, and the answer where two tokens are nearly level. With AMX such an answer depends on the
+batch anyhow. Without it, products take so much longer that the kernels save nothing (AVX-512 BF16, 225 µs against 50 a
+call), and with vLLM's own operators 0.5% of the answers differ from those of ``LLM.generate`` (benchmarks/RESULTS.md).
+"""
+
+
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set environment variables of this process. None: not set."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextlib.contextmanager
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Let the processes that are started inside have these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        set_variables(before)
+
+
+def core_environment(*, cpu: bool) -> contextlib.AbstractContextManager[None]:
+    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays."""
+    return environment_variables({name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ})
+
+
+def prepare_environment(*, cpu: bool) -> None:
+    """Fill in the variables that vLLM should see. Call it before the first import of vLLM in this process."""
+    for name, value in {**COMMON, **(CPU if cpu else {})}.items():
+        os.environ.setdefault(name, value)
+    os.environ[OWNER_PID] = str(os.getpid())
+    plugins = os.environ.get("VLLM_PLUGINS")
+    if plugins is not None and "daft_vllm" not in plugins.split(","):
+        os.environ["VLLM_PLUGINS"] = f"{plugins},daft_vllm"
+
+
+def default_engine_args(*, cpu: bool) -> dict[str, object]:
+    """Return engine arguments that hold unless the user gives others; the rest is vLLM's defaults (see ``start_args``).
+
+    On a CPU vLLM would size the KV cache like a GPU's, by a share of all memory: here it is a quarter of what is free,
+    4 GiB at most. Nothing is compiled, because that takes minutes and needs a compiler. vLLM runs one step of
+    ``max_num_batched_tokens`` to warm up: with 512 that costs seconds less, and fills a CPU as well as 2048. KV blocks
+    hold 32 tokens in place of 128, so that shorter prefixes are shared. A CPU
+    without bfloat16 instructions multiplies bfloat16 matrices 70 times slower than float32 ones (1.4 ms against 98 ms
+    for 64x576 by 576x1536 on two AVX2 cores, torch 2.13), so there weights are widened to float32.
+    """
+    args: dict[str, object] = {
+        "use_tqdm_on_load": False,
+        # The model's context, or as much of it as the memory holds.
+        "max_model_len": -1,
+        # Else vLLM puts all images before the text, with a chat template that takes messages as strings.
+        "interleave_mm_strings": True,
+    }
+    if cpu:
+        args["enforce_eager"] = True
+        args["max_num_batched_tokens"] = 512
+        args["max_num_seqs"] = 256
+        args["block_size"] = 32
+        if not cpu_has_bfloat16():
+            args["dtype"] = "float32"
+        if not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
+            args["kv_cache_memory_bytes"] = int(min(psutil.virtual_memory().available // 4, 4 * _GIB))
+    return args
+
+
+def start_args(config: EngineConfig) -> dict[str, Any]:
+    """Return the arguments for vLLM's engine: the defaults, ``config.engine_args``, and what follows from both."""
+    cpu = config.gpus == 0
+    args: dict[str, Any] = {**default_engine_args(cpu=cpu), **config.engine_args}
+    guided = args.get("structured_outputs_config", {})
+    if isinstance(guided, Mapping):
+        # xgrammar by name, so that what it cannot enforce is refused and never handed to another in silence; what goes
+        # to llguidance is said with each constraint (patches/either_backend.py). Free whitespace lets a model write
+        # blank lines until max_tokens (vllm#13260); the backends read this setting from here only, the one of the same
+        # name on a request is ignored in vLLM 0.32.
+        args["structured_outputs_config"] = {"disable_any_whitespace": True, **guided, "backend": "xgrammar"}
+    if cpu and config.parallel_size == 1:
+        args["distributed_executor_backend"] = "daft_vllm.engine.patches.executor.InCoreExecutor"
+        if args["enforce_eager"] and cpu_has_amx() and not {"kernel_config", "ir_op_priority"} & args.keys():
+            args["kernel_config"] = AMX_KERNELS  # which that executor offers
+    if config.gpus >= 1:
+        args.setdefault("tensor_parallel_size", int(config.gpus) // int(args.get("pipeline_parallel_size", 1)))
+    elif config.gpus > 0:
+        # Several engines share the card: each takes its share of the memory (0.92 is vLLM's default for one).
+        args.setdefault("gpu_memory_utilization", round(0.92 * config.gpus, 3))
+    return args
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16 (AVX-512 BF16, AMX, Arm BF16), by the kernel's feature list."""
+    features = _cpu_features()
+    return any(name in features for name in ("avx512_bf16", "amx_bf16", " bf16"))
+
+
+def cpu_has_amx() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices by AMX, by the kernel's feature list."""
+    return "amx_bf16" in _cpu_features()
+
+
+def _cpu_features() -> str:
+    return Path("/proc/cpuinfo").read_text(encoding="utf-8")

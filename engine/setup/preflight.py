@@ -1,0 +1,102 @@
+"""What can be found wrong before a model is loaded, in the process that will load it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from daft_vllm.engine.constraints.enforcement import compile_error, held
+from daft_vllm.engine.requests.request import Constraint
+from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
+from daft_vllm.errors import ModelError, SchemaError
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -> None:
+    """Raise what a load of minutes would only end in.
+
+    Raises:
+        MissingPackageError: vLLM is not installed.
+        OptionError: the installed vLLM does not know an engine argument.
+        ModelError: the model is a folder that isn't there, isn't a model's, or lacks a file of weights.
+        SchemaError: a backend can't enforce its constraint with this model's tokenizer.
+    """
+    require_vllm()
+    check_engine_args(config.engine_args)
+    check_model_folder(config.model)
+    folder = Path(config.model).expanduser()
+    if folder.is_dir() and config.engine_args.get("load_format") != "dummy" and (missing := missing_weights(folder)):
+        raise ModelError(f"the folder {str(folder)!r} is not complete: {missing[0]} is missing.")
+    for constraint in constraints:
+        check_constraint(constraint, str(config.engine_args.get("tokenizer") or config.model))
+
+
+def check_model_folder(model: str) -> None:
+    """Raise ``ModelError`` if ``model`` is meant as a folder and no model is in it; names on a hub pass."""
+    path = Path(model).expanduser()
+    looks_like_path = path.is_absolute() or model.startswith((".", "~")) or path.is_dir() or model.count("/") > 1
+    if not looks_like_path:
+        return
+    if not path.is_dir():
+        raise ModelError(
+            f"there is no model folder {model!r}. Give the folder that holds the model's config.json, "
+            "or a name on the Hugging Face hub such as 'HuggingFaceTB/SmolLM2-135M-Instruct'."
+        )
+    if not (path / "config.json").is_file():
+        raise ModelError(f"the folder {model!r} holds no config.json: it is not a model in Hugging Face format.")
+
+
+def missing_weights(folder: Path) -> list[str]:
+    """Return the files of weights that a folder should have and doesn't."""
+    for index in folder.glob("*.index.json"):
+        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        return sorted(name for name in named if not (folder / name).exists())
+    return [] if weight_files(folder) else ["every file of weights"]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return a folder's files of weights, of one kind where they are there in several."""
+    for kind in _WEIGHTS:
+        found = sorted(folder.glob(kind))
+        if found:  # Mistral's repositories hold everything a second time, in a format of their own
+            return [path for path in found if not path.name.startswith("consolidated")] or found
+    return []
+
+
+def check_constraint(constraint: Constraint, model: str | None = None) -> None:
+    """Raise ``SchemaError`` for a constraint that can't be enforced, or not with the model's tokenizer.
+
+    Loads the tokenizer, where it is on this machine, and no weights.
+
+    Args:
+        constraint: the constraint.
+        model: folder or name of the model whose tokenizer it has to go with. None: any.
+
+    Raises:
+        SchemaError: see ``enforcement.held``; or the grammar can't be compiled for the tokenizer.
+    """
+    one = held(constraint)
+    tokenizer = local_tokenizer(model) if model is not None else None
+    if tokenizer is not None:
+        error = compile_error(one, tokenizer)
+        if error is not None:
+            raise SchemaError(f"{one.backend} can't compile return_format for this model's tokenizer: {error}")
+
+
+def local_tokenizer(model: str) -> Any:
+    """Return the tokenizer of a model that is on this machine, else None. Nothing is downloaded."""
+    try:
+        return _tokenizer(model)
+    except Exception:  # vLLM has tokenizers of its own (Mistral's), and says what is wrong with the others
+        return None
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, local_files_only=True)

@@ -1,0 +1,1 @@
+"""From requests to tokens, and from tokens back to answers."""

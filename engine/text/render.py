@@ -1,0 +1,315 @@
+"""From requests to token ids: chat template, tokenizer, length check."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from daft_vllm.engine.requests.content import (
+    MEDIA_KINDS,
+    Conversation,
+    Media,
+    MediaKind,
+    Message,
+    media_digest,
+    media_of,
+    merged,
+)
+from daft_vllm.engine.requests.request import Outcome, Request, Toolbox
+from daft_vllm.engine.scheduling.prefix import pack_tokens
+from daft_vllm.engine.scheduling.row import Prepared
+from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser
+from daft_vllm.engine.text.detokenize import Detokenizer
+from daft_vllm.engine.text.guard import TokenGuard
+from daft_vllm.engine.text.tokenize import Tokenizer
+from daft_vllm.engine.text.tools import ToolReader
+from daft_vllm.errors import ModelError, OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+
+_NUMBERED = 8
+"""Media of a kind whose placeholders are guarded, where they are numbered (``<|image_1|>``)."""
+_OPENAI_TYPES = {"image": "image_pil", "audio": "audio_url", "video": "video_url"}
+
+
+class RequestRenderer:
+    """Turns requests into prepared rows with vLLM's own chat-template code and one tokenizer call for all of them.
+
+    Callers render in their own threads, one at a time, so that the engine's thread is kept for generation.
+
+    Args:
+        renderer: vLLM's renderer, from ``AsyncLLM.renderer``.
+        max_model_len: the model's context in tokens, prompt and answer together.
+    """
+
+    def __init__(self, config: EngineConfig, renderer: Any, max_model_len: int) -> None:
+        self._config = config
+        self._renderer = renderer
+        # One token of the context has to be left for the answer.
+        self.max_prompt_tokens = max_model_len - 1
+        self._can_think = bool(reasoning_parser(config))
+        tokenizer = renderer.get_tokenizer()
+        self._tools = ToolReader(tokenizer, renderer.model_config, reasoning_parser(config))
+        self._detokenizer = Detokenizer(tokenizer)
+        template = self._template()
+        self.has_chat_template = template is not None
+        # Some tokenizers have another template where there are tools.
+        self._tool_template = self._template([{}]) if template is not None else None
+        written = None if template is None else f"{template}{self._tool_template}"
+        self._tokenizer = Tokenizer(tokenizer)
+        self._guard = TokenGuard(tokenizer, written, self._placeholders(), self._tokenizer)
+        limit = config.truncate_prompt_tokens
+        if limit is not None and limit > self.max_prompt_tokens:
+            raise OptionError(
+                f"truncate_prompt_tokens={limit} does not fit: the context is {max_model_len} tokens, "
+                f"one of them for the answer. Use at most {self.max_prompt_tokens}, or -1."
+            )
+        self._truncate_to = self.max_prompt_tokens if limit == -1 else limit
+
+    def check_chat_template(self) -> None:
+        """Raise ``ModelError`` if this model has no chat template and none was passed."""
+        if not self.has_chat_template:
+            raise ModelError(
+                f"the model {self._config.model!r} has no chat template: base models have none. Pass "
+                "apply_chat_template=False to send single texts as they are, or chat_template= with Jinja text."
+            )
+
+    def takes(self, kind: MediaKind) -> bool:
+        """Whether this model takes media of a kind."""
+        return bool(self._limits().get(kind))
+
+    def check_media(self, kinds: Iterable[MediaKind]) -> None:
+        """Raise ``ModelError`` if this model doesn't take one of ``kinds``."""
+        for kind in kinds:
+            if not self.takes(kind):
+                takes = ", ".join(f"{name}s" for name, limit in self._limits().items() if limit) or "text"
+                raise ModelError(
+                    f"the model {self._config.model!r} takes no {kind}s, but {takes}: use another model, or leave the "
+                    f"{kind} column out of the prompt."
+                )
+
+    def check_tools(self, toolbox: Toolbox, *, thinking: bool) -> None:
+        """Raise an error if this model can't be told of tools, or its calls can't be read.
+
+        Raises:
+            ModelError: its chat template has no place for tools.
+            OptionError: the parser doesn't go with it.
+        """
+        if not re.search(r"\btools\b", self._tool_template or ""):
+            raise ModelError(
+                f"the chat template of the model {self._config.model!r} has no place for tools. Use another model, "
+                'pass chat_template=, or tool_choice="required", which tells of the tools in the prompt.'
+            )
+        self._tools.keeps_special_tokens(toolbox, thinking=thinking)
+
+    def _limits(self) -> Mapping[str, int | None]:
+        processor = self._renderer.mm_processor
+        limits: Mapping[str, int | None] = processor.info.allowed_mm_limits if processor is not None else {}
+        return limits
+
+    def prepare(self, requests: Sequence[Request]) -> list[Prepared | Outcome]:
+        """Return, for each request in order, the row for vLLM, or the outcome of a row that cannot be sent."""
+        rows: list[Prepared | Outcome | None] = [None] * len(requests)
+        texts: list[str] = []
+        where: list[int] = []
+        for i, request in enumerate(requests):
+            try:
+                if request.prompt == ():
+                    rows[i] = Outcome.failed("empty_prompt", "the prompt holds neither text nor media")
+                    continue
+                if request.prompt is None:
+                    rows[i] = Outcome.failed("null_prompt", "the prompt is null")
+                    continue
+                if request.thinking and not self._can_think:
+                    rows[i] = Outcome.failed("invalid_request", "thinking needs reasoning_parser in engine_args")
+                    continue
+                if request.adapter is not None and request.adapter not in self._config.adapters:
+                    rows[i] = Outcome.failed("invalid_request", f"the engine has no adapter {request.adapter!r}")
+                    continue
+                text = self._chat_text(request) if self._is_chat(request) else self._raw_text(request)
+                texts.append(_encodable(text))
+                where.append(i)
+            except Exception as e:
+                rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
+        media = {i: media_of(requests[i].messages()) for i in where if _may_hold_media(requests[i])}
+        recipes: dict[tuple[int, int, bool | None, int], tuple[SamplingParams, bytes]] = {}
+        for i, token_ids in zip(where, self._tokenize(texts, [requests[i] for i in where]), strict=True):
+            request = requests[i]
+            token_ids = self._truncated(request, token_ids)
+            if not token_ids:
+                rows[i] = Outcome.failed("empty_prompt", "the prompt holds no token")
+            elif len(token_ids) > self.max_prompt_tokens:
+                rows[i] = Outcome.failed(
+                    "prompt_too_long",
+                    f"the prompt has {len(token_ids)} tokens, the context takes {self.max_prompt_tokens} and an answer"
+                    ": shorten it, raise max_model_len in engine_args, or pass truncate_prompt_tokens=-1",
+                    prompt_tokens=len(token_ids),
+                )
+            else:
+                key = (id(request.sampling), id(request.constraint), request.thinking, id(request.toolbox))
+                try:
+                    if key not in recipes:
+                        recipes[key] = self._params(request), _recipe(request)
+                except (OptionError, SchemaError) as e:
+                    rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
+                    continue
+                params, recipe = recipes[key]
+                guided = request.constraint is not None
+                items = media.get(i, ())
+                rows[i] = Prepared(
+                    pack_tokens(token_ids),
+                    params,
+                    guided,
+                    recipe,
+                    media_digest(items, request.adapter),
+                    request.thinking,
+                    items,
+                    request.toolbox,
+                    request.adapter,
+                )
+        return [row for row in rows if row is not None]
+
+    def _is_chat(self, request: Request) -> bool:
+        asked = request.apply_chat_template
+        return self.has_chat_template if asked is None else asked
+
+    def _params(self, request: Request) -> SamplingParams:
+        sampling, toolbox = request.sampling, request.toolbox
+        if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
+            sampling = sampling.but({"skip_special_tokens": False})
+        return sampling.to_vllm(request.constraint, detokenize=not self._detokenizer.takes(sampling))
+
+    def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
+        """Return the chat template's text, None where there is none."""
+        from vllm.renderers.hf import resolve_chat_template
+
+        template: str | None = resolve_chat_template(
+            self._renderer.get_tokenizer(), self._config.chat_template, tools, model_config=self._renderer.model_config
+        )
+        return template
+
+    def _placeholder(self, kind: str, number: int) -> str:
+        """Return the text that stands for the prompt's so many-th medium of a kind, empty if the model has none."""
+        from vllm.model_executor.model_loader import get_model_cls
+
+        text: str | None = get_model_cls(self._renderer.model_config).get_placeholder_str(kind, number)
+        return text or ""
+
+    def _placeholders(self) -> list[str]:
+        kinds = [kind for kind in MEDIA_KINDS if self.takes(kind)]
+        return [self._placeholder(kind, number) for kind in kinds for number in range(1, _NUMBERED + 1)]
+
+    def _chat_text(self, request: Request) -> str:
+        from vllm.renderers.params import ChatParams
+
+        goes_on = isinstance(request.prompt, Conversation) and request.prompt.goes_on
+        kwargs = {
+            "add_generation_prompt": not goes_on,
+            "continue_final_message": goes_on,
+            "tokenize": False,
+            # The names that templates give it: Qwen's and Gemma's, DeepSeek's and Granite's. Others ignore them.
+            **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
+            **({} if request.toolbox is None else {"tools": self._tools.told(request.toolbox)}),
+            **(request.chat_template_kwargs or {}),
+        }
+        _, prompt = self._renderer.render_messages(
+            [self._as_openai(message) for message in request.messages()],
+            ChatParams(chat_template=self._config.chat_template, chat_template_kwargs=kwargs),
+        )
+        text: str = prompt["prompt"]
+        return text
+
+    def _as_openai(self, message: Message) -> dict[str, Any]:
+        """Return a message as vLLM takes it; media are only named here, and given to vLLM with the tokens."""
+        assistant = message.role == "assistant"
+        content: Any = [
+            {"type": "text", "text": self._guard.hide(part, assistant=assistant)}
+            if isinstance(part, str)
+            else {"type": _OPENAI_TYPES[part.kind], _OPENAI_TYPES[part.kind]: None, "uuid": part.digest.hex()}
+            for part in merged(message.content)
+        ]
+        if len(content) == 1 and content[0]["type"] == "text":
+            content = content[0]["text"]
+        fields = dict(message.fields)
+        if "tool_calls" in fields:
+            fields["tool_calls"] = [_with_parsed_arguments(call) for call in fields["tool_calls"]]
+        role = self._guard.hide(message.role)
+        return {"role": role, "content": content, **self._guard.hide(fields, assistant=assistant)}
+
+    def _raw_text(self, request: Request) -> str:
+        """Return a prompt that is sent without the chat template; media stand where they were put."""
+        if isinstance(request.prompt, Conversation):
+            raise ValueError("a conversation needs the chat template: leave apply_chat_template at True")
+        if isinstance(request.prompt, str | None):
+            return request.prompt or ""
+        count: dict[str, int] = {}
+        pieces = []
+        for part in request.prompt:
+            if isinstance(part, Media):
+                count[part.kind] = count.get(part.kind, 0) + 1
+                pieces.append(self._placeholder(part.kind, count[part.kind]))
+            else:
+                pieces.append(part)
+        return "".join(pieces)
+
+    def _tokenize(self, texts: list[str], requests: list[Request]) -> list[list[int]]:
+        """Tokenize all texts, in at most two calls: chat templates write the special tokens themselves."""
+        result: list[list[int]] = [[]] * len(texts)
+        chats = [i for i, request in enumerate(requests) if self._is_chat(request)]
+        for i, token_ids in zip(chats, self._guard.tokenize([texts[i] for i in chats]), strict=True):
+            result[i] = token_ids
+        raw = [i for i, request in enumerate(requests) if not self._is_chat(request)]
+        if raw:
+            for i, token_ids in zip(raw, self._tokenizer([texts[i] for i in raw], special_tokens=True), strict=True):
+                result[i] = token_ids
+        return result
+
+    def _truncated(self, request: Request, token_ids: list[int]) -> list[int]:
+        """Cut the user's text until the whole prompt fits; the template around it stays whole."""
+        limit = self._truncate_to
+        if limit is None or len(token_ids) <= limit or not isinstance(request.prompt, str):
+            return token_ids
+        keep_end = self._config.truncation_side == "left"
+        if not self._is_chat(request):
+            return token_ids[-limit:] if keep_end else token_ids[:limit]
+        tokenizer = self._renderer.get_tokenizer()
+        own: list[int] = tokenizer(request.prompt, add_special_tokens=False)["input_ids"]
+        while own and len(token_ids) > limit:
+            # Cut text may come out a token longer than it went in, hence the loop.
+            excess = min(len(own), len(token_ids) - limit)
+            own = own[excess:] if keep_end else own[: len(own) - excess]
+            text = self._chat_text(replace(request, prompt=tokenizer.decode(own)))
+            (token_ids,) = self._guard.tokenize([text])
+        return token_ids
+
+
+def _with_parsed_arguments(call: Any) -> Any:
+    """Return a tool call whose arguments are no JSON text, in which a marker could be spelt with escapes."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"] or "{}")}}
+
+
+def _may_hold_media(request: Request) -> bool:
+    return bool(request.examples) or not isinstance(request.prompt, str)
+
+
+def _recipe(request: Request) -> bytes:
+    """Return a digest of what determines the answer besides the prompt; empty if it is drawn at random."""
+    if request.sampling.temperature > 0 and request.sampling.seed is None:
+        return b""
+    determining = (request.sampling, request.constraint, request.thinking, request.toolbox)
+    return hashlib.blake2b(repr(determining).encode(), digest_size=16).digest()
+
+
+def _encodable(text: str) -> str:
+    """Return ``text``, or raise if it holds lone surrogates, which no tokenizer takes."""
+    text.encode("utf-8")
+    return text
