@@ -26,8 +26,8 @@ from daft_vllm.engine.constraints.enforcement import held
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.validation import validator_of
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.answers.validation import validator_of
 
 TEXTS = 20
 TEXT_SECONDS = 2.0

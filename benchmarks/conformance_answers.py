@@ -10,9 +10,9 @@ from benchmarks.conformance import Case, form_of
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.describe import describe
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.validation import validator_of
+from daft_vllm.udf.answers.describe import describe
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.answers.validation import validator_of
 
 CHUNK = 256
 """Rows at once: schemas of all kinds are mixed, so that constraints that leak into each other would show."""

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.demo import SYSTEM_MESSAGE, Label, package_table
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.describe import describe
-from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.answers.describe import describe
+from daft_vllm.udf.answers.return_format import ReturnFormat
 
 RIGHT = {
     "web": "aiohttp fastapi starlette uvicorn httpx requests urllib3 websockets PyJWT jinja2",

@@ -24,7 +24,7 @@ from PIL import Image
 from benchmarks import shrunken
 from daft_vllm import EngineConfig, FileAccess, image, prompt
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.engines import shared_engine
+from daft_vllm.udf.worker.engines import shared_engine
 
 WIDTH = 60
 """Columns of the timeline."""

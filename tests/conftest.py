@@ -37,7 +37,7 @@ def smollm2() -> str:
 def engine(smollm2: str) -> Iterator[object]:
     """The session's engine: the one that ``prompt(..., use_process=False)`` finds for the same arguments."""
     from daft_vllm import EngineConfig
-    from daft_vllm.udf.engines import close_engines, shared_engine
+    from daft_vllm.udf.worker.engines import close_engines, shared_engine
 
     yield shared_engine(EngineConfig(smollm2, dict(ENGINE_ARGS), gpus=0), check_chat_template=True)
     close_engines()

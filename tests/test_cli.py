@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from daft_vllm.cli import app
 from daft_vllm.errors import OptionError
 from daft_vllm.job import read_table
-from daft_vllm.udf.template import template
+from daft_vllm.udf.columns.template import template
 from tests.conftest import ENGINE_ARGS
 
 runner = CliRunner()

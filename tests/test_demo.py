@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from daft_vllm.demo import Label, package_table
 from daft_vllm.engine.setup.preflight import check_constraint
-from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.answers.return_format import ReturnFormat
 
 
 def test_package_table() -> None:

@@ -19,10 +19,10 @@ from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, Card, card_named, card_of
 from daft_vllm.model_configs.memory import utilization_of
 from daft_vllm.model_configs.resolution import resolve
-from daft_vllm.udf import check_model
-from daft_vllm.udf.check_model import Model
-from daft_vllm.udf.parts import Messages, Part, parts_of
-from daft_vllm.udf.planning import DEFAULT_MODEL, OWN_OPTIONS, spec_of
+from daft_vllm.udf.columns.parts import Messages, Part, parts_of
+from daft_vllm.udf.options import DEFAULT_MODEL, OWN_OPTIONS, spec_of
+from daft_vllm.udf.preflight import model as model_checks
+from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
 
 Status = Literal["ok", "warning", "failure", "skipped"]
@@ -143,18 +143,18 @@ def check(
 
     look("engine options", engine_options)
     look("options", other_options)
-    exists = look("model", lambda: check_model.files(found))
+    exists = look("model", lambda: model_checks.files(found))
     described = exists or config_of(model) is not None
     later: list[tuple[str, Callable[[], str | Check], bool]] = [
-        ("architecture", lambda: check_model.served(found), described),
+        ("architecture", lambda: model_checks.served(found), described),
         ("chat template", lambda: _chat_template(found, chat_template, apply_chat_template), True),
         ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
         ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
         ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
-        ("memory", lambda: check_model.memory(found, card, gpus or 0), described),
+        ("memory", lambda: model_checks.memory(found, card, gpus or 0), described),
         ("GPUs", lambda: _gpus(gpus or 0, max_concurrency, found), not (gpu is not None and not visible_gpus())),
         ("cluster", lambda: _cluster(gpus or 0, max_concurrency), daft.get_or_infer_runner_type() == "ray"),
-        ("disk", lambda: check_model.disk(found), described),
+        ("disk", lambda: model_checks.disk(found), described),
         ("shared memory", lambda: _shared_memory(gpus or 0), True),
         ("batches", lambda: _batches(df, parts, max_concurrency, batch_size), df is not None),
     ]
@@ -206,7 +206,7 @@ def _modalities(model: Model, parts: list[Part], df: daft.DataFrame | None) -> s
 
 
 def _return_format(return_format: Any, model: Model, options: Mapping[str, Any]) -> str:
-    from daft_vllm.udf.return_format import ReturnFormat
+    from daft_vllm.udf.answers.return_format import ReturnFormat
 
     form = ReturnFormat.of(
         return_format, enforce=options.get("enforce", "strict"), backend=options.get("backend", "auto")

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import daft
 
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.actor import actor_expression
-from daft_vllm.udf.files import FileAccess
-from daft_vllm.udf.formats import PerRow, Tools
-from daft_vllm.udf.parts import Messages, parts_of, turns_of
-from daft_vllm.udf.planning import DEFAULT_MODEL, spec_of
+from daft_vllm.udf.answers.formats import PerRow, Tools
+from daft_vllm.udf.columns.files import FileAccess
+from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
+from daft_vllm.udf.options import DEFAULT_MODEL, spec_of
+from daft_vllm.udf.worker.actor import actor_expression
 
 BATCH_SIZE = 2048
 """Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them, which
@@ -80,7 +80,7 @@ def prompt(
         return_format: what each answer has to be; enforced while it is generated and validated after. None or ``str``:
             text. A type as Pydantic understands it (a model, a dataclass, a ``TypedDict``, a ``NamedTuple``,
             ``list[int]``, ``bool``, ...), a JSON Schema (a dict, or the path of a ``.json`` file), a Daft or Arrow type
-            or schema: a column of the type that ``daft_vllm.udf.schema.column_type_and_json`` says.
+            or schema: a column of the type that ``daft_vllm.udf.answers.schema.column_type_and_json`` says.
             ``Literal["a", "b"]``, an ``Enum`` with string values or a list of strings: one of them, in a string column.
             ``Regex``, ``Grammar``: text. ``Json``: any JSON, as text. ``Tools``, or a list of functions: one call.
             ``PerRow``: another one for each row.

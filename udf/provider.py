@@ -16,13 +16,13 @@ from daft.ai.provider import Provider as DaftProvider
 from daft.ai.typing import UDFOptions
 
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.actor import PromptActor
-from daft_vllm.udf.formats import PerRow
-from daft_vllm.udf.parts import PartKind
-from daft_vllm.udf.planning import DEFAULT_MODEL, OWN_OPTIONS, spec_of
+from daft_vllm.udf.answers.formats import PerRow
+from daft_vllm.udf.answers.tools import CallFormat
+from daft_vllm.udf.columns.parts import PartKind
+from daft_vllm.udf.options import DEFAULT_MODEL, OWN_OPTIONS, spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE
-from daft_vllm.udf.spec import PromptSpec
-from daft_vllm.udf.tools import CallFormat
+from daft_vllm.udf.worker.actor import PromptActor
+from daft_vllm.udf.worker.spec import PromptSpec
 
 _OWN = OWN_OPTIONS - {"return_format"}
 _NOT_HERE = {

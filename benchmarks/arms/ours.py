@@ -18,7 +18,7 @@ from daft import col
 from benchmarks.arms.base import EngineSetting, Measured, NotExpressible, in_row_order, job_table
 from benchmarks.job import Job
 from daft_vllm import prompt, shared_first
-from daft_vllm.udf.progress import read_progress
+from daft_vllm.udf.worker.progress import read_progress
 
 POLL_SECONDS = 0.05
 VLLM_KERNELS = {"ir_op_priority": {"rms_norm": ["native"], "fused_add_rms_norm": ["native"]}}

@@ -13,38 +13,38 @@ if TYPE_CHECKING:
     from daft_vllm.errors import DaftVLLMError
     from daft_vllm.tune import tuned_args
     from daft_vllm.udf import close_engines, prompt, shared_first
+    from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools
     from daft_vllm.udf.check import check
-    from daft_vllm.udf.files import FileAccess
-    from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools
-    from daft_vllm.udf.parts import audio, document, image
+    from daft_vllm.udf.columns.files import FileAccess
+    from daft_vllm.udf.columns.parts import audio, document, image
+    from daft_vllm.udf.columns.template import template
     from daft_vllm.udf.provider import Provider
-    from daft_vllm.udf.template import template
 
 _HOMES = {
-    "Choice": "daft_vllm.udf.formats",
+    "Choice": "daft_vllm.udf.answers.formats",
     "Constraint": "daft_vllm.engine",
     "DaftVLLMError": "daft_vllm.errors",
     "EngineConfig": "daft_vllm.engine",
     "EngineStats": "daft_vllm.engine",
-    "FileAccess": "daft_vllm.udf.files",
-    "Grammar": "daft_vllm.udf.formats",
-    "Json": "daft_vllm.udf.formats",
+    "FileAccess": "daft_vllm.udf.columns.files",
+    "Grammar": "daft_vllm.udf.answers.formats",
+    "Json": "daft_vllm.udf.answers.formats",
     "OfflineEngine": "daft_vllm.engine",
     "Outcome": "daft_vllm.engine",
-    "PerRow": "daft_vllm.udf.formats",
+    "PerRow": "daft_vllm.udf.answers.formats",
     "Provider": "daft_vllm.udf.provider",
-    "Regex": "daft_vllm.udf.formats",
+    "Regex": "daft_vllm.udf.answers.formats",
     "Request": "daft_vllm.engine",
     "SamplingOptions": "daft_vllm.engine",
-    "Tools": "daft_vllm.udf.formats",
-    "audio": "daft_vllm.udf.parts",
+    "Tools": "daft_vllm.udf.answers.formats",
+    "audio": "daft_vllm.udf.columns.parts",
     "check": "daft_vllm.udf.check",
     "close_engines": "daft_vllm.udf",
-    "document": "daft_vllm.udf.parts",
-    "image": "daft_vllm.udf.parts",
+    "document": "daft_vllm.udf.columns.parts",
+    "image": "daft_vllm.udf.columns.parts",
     "prompt": "daft_vllm.udf",
     "shared_first": "daft_vllm.udf",
-    "template": "daft_vllm.udf.template",
+    "template": "daft_vllm.udf.columns.template",
     "tuned_args": "daft_vllm.tune",
 }
 

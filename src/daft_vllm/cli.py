@@ -94,8 +94,8 @@ def run(
         }
         quiet()
         from daft_vllm.job import read_table
-        from daft_vllm.udf.shared_first import shared_first as put_shared_first
-        from daft_vllm.udf.template import template
+        from daft_vllm.udf.columns.shared_first import shared_first as put_shared_first
+        from daft_vllm.udf.columns.template import template
 
         df = read_table(input)
         if shared_first:

@@ -19,7 +19,7 @@ from daft import DataFrame, col
 
 from daft_vllm.errors import OptionError
 from daft_vllm.udf import prompt
-from daft_vllm.udf.progress import read_progress
+from daft_vllm.udf.worker.progress import read_progress
 
 READERS: Mapping[str, Callable[[str], DataFrame]] = {
     ".parquet": daft.read_parquet,

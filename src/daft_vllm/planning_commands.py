@@ -83,8 +83,8 @@ def check(
 
         from daft_vllm.job import read_table
         from daft_vllm.udf.check import check as check_job
-        from daft_vllm.udf.parts import image
-        from daft_vllm.udf.template import template
+        from daft_vllm.udf.columns.parts import image
+        from daft_vllm.udf.columns.template import template
 
         if input is None and (prompt is not None or images is not None):
             raise OptionError("--prompt and --images are about a table: --input names it.")
@@ -131,7 +131,7 @@ def plan(
     from daft_vllm.errors import DaftVLLMError
 
     try:
-        from daft_vllm.udf.plan import plan_table, simulate
+        from daft_vllm.udf.partitions import plan_table, simulate
 
         found = plan_table(rows, engines=engines, workers=workers, batch_size=batch_size)
     except DaftVLLMError as e:
@@ -190,8 +190,8 @@ def tune(
         from daft_vllm.job import read_table
         from daft_vllm.model_configs import resolve_model
         from daft_vllm.tune import SHARED_FIRST, Tuner, write_overlay
-        from daft_vllm.udf.shared_first import shared_first
-        from daft_vllm.udf.template import template
+        from daft_vllm.udf.columns.shared_first import shared_first
+        from daft_vllm.udf.columns.template import template
 
         args = engine_args_of(engine_args)
         check_engine_args(args)

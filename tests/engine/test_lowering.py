@@ -14,7 +14,7 @@ from daft_vllm.engine.constraints.enforcement import Held, held
 from daft_vllm.engine.constraints.formats import ASSERTED
 from daft_vllm.engine.constraints.lowering import lower
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.validation import validator_of
+from daft_vllm.udf.answers.validation import validator_of
 
 pytest.importorskip("xgrammar")
 

@@ -13,7 +13,7 @@ from benchmarks.grammars import acceptor, texts_of
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import held
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.validation import validator_of
+from daft_vllm.udf.answers.validation import validator_of
 
 pytest.importorskip("xgrammar")
 

@@ -16,7 +16,7 @@ from daft_vllm.model_configs import (
     resolve_model,
 )
 from daft_vllm.model_configs.packaged import Package, converted_folder
-from daft_vllm.udf.planning import spec_of
+from daft_vllm.udf.options import spec_of
 
 
 def test_every_file_is_a_model() -> None:

@@ -12,10 +12,10 @@ from daft.udf.metrics import _metrics_context
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.errors import EngineDiedError, RowError
-from daft_vllm.udf.actor import PromptActor
-from daft_vllm.udf.progress import read_progress
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.spec import PromptSpec
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.worker.actor import PromptActor
+from daft_vllm.udf.worker.progress import read_progress
+from daft_vllm.udf.worker.spec import PromptSpec
 from tests.conftest import ENGINE_ARGS
 
 

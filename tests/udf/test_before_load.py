@@ -17,9 +17,9 @@ from daft_vllm import prompt
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.setup.devices import GpuState
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
-from daft_vllm.udf import before_load
-from daft_vllm.udf.before_load import check_fits, check_gpus, with_card_settings
-from daft_vllm.udf.check_model import Model
+from daft_vllm.udf.preflight import load
+from daft_vllm.udf.preflight.load import check_fits, check_gpus, with_card_settings
+from daft_vllm.udf.preflight.model import Model
 
 GIB = 2**30
 
@@ -45,7 +45,7 @@ def test_weights_that_are_too_large() -> None:
 
 
 def test_an_estimate_only_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(before_load, "gpu_states", lambda ids: [l4()])
+    monkeypatch.setattr(load, "gpu_states", lambda ids: [l4()])
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with caplog.at_level(logging.WARNING, "daft_vllm"):
         check_fits(EngineConfig("Qwen/Qwen3-8B", {"max_model_len": 40960}, gpus=1))
@@ -57,7 +57,7 @@ def test_an_estimate_only_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
 
 def test_the_card_decides_in_the_process_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     h100 = GpuState("0", "NVIDIA H100 80GB HBM3", 79 * GIB, 78 * GIB, (9, 0), "570.1")
-    monkeypatch.setattr(before_load, "gpu_states", lambda ids: [h100])
+    monkeypatch.setattr(load, "gpu_states", lambda ids: [h100])
     config = EngineConfig("gpt-oss-20b", {"max_num_seqs": 64}, gpus=1)
     assert with_card_settings(config).engine_args == {"max_num_seqs": 64, "max_cudagraph_capture_size": 2048}
     given = EngineConfig("gpt-oss-20b", {"max_cudagraph_capture_size": 16}, gpus=1)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from daft_vllm.udf.describe import describe
-from daft_vllm.udf.formats import Grammar, Json, Regex
-from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.answers.describe import describe
+from daft_vllm.udf.answers.formats import Grammar, Json, Regex
+from daft_vllm.udf.answers.return_format import ReturnFormat
 
 
 class Line(BaseModel):

@@ -13,8 +13,8 @@ from daft_vllm import FileAccess
 from daft_vllm.engine.requests.content import Content, Conversation, Media
 from daft_vllm.engine.requests.request import Outcome
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.cells import CellReader, _file_name
-from daft_vllm.udf.parts import PartKind
+from daft_vllm.udf.columns.cells import CellReader, _file_name
+from daft_vllm.udf.columns.parts import PartKind
 
 pytest.importorskip("pypdfium2")
 

@@ -13,7 +13,7 @@ import pytest
 from daft_vllm import EngineConfig, EngineStats
 from daft_vllm.engine.setup.devices import GpuClaim
 from daft_vllm.errors import DeviceError, EngineStartError
-from daft_vllm.udf import engines
+from daft_vllm.udf.worker import engines
 
 
 class Stub:

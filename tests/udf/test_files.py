@@ -15,7 +15,7 @@ import pytest
 from daft_vllm import FileAccess
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
-from daft_vllm.udf import http
+from daft_vllm.udf.columns import http
 
 
 def refusal(access: FileAccess, url: str | daft.File) -> str:

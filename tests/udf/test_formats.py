@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, HttpUrl
 
 from daft_vllm import Choice, Grammar, Json, OfflineEngine, Regex, Tools, prompt
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.answers.return_format import ReturnFormat
 from tests.conftest import ENGINE_ARGS
 
 TEXT, INT, FLOAT, BOOL = DataType.string(), DataType.int64(), DataType.float64(), DataType.bool()

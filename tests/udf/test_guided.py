@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, PerRow, Request, SamplingOptions, close_engines, prompt
 from daft_vllm.errors import EngineStartError, OptionError, SchemaError
-from daft_vllm.udf import engines
+from daft_vllm.udf.worker import engines
 from tests.conftest import ENGINE_ARGS, TINY_ARGS
 
 Letter = Annotated[str, Field(pattern="^[A-Z]$")]

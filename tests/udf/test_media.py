@@ -21,7 +21,7 @@ from PIL import Image
 from benchmarks import shrunken
 from daft_vllm import EngineConfig, FileAccess, Provider, image, prompt
 from daft_vllm.errors import ModelError, OptionError
-from daft_vllm.udf.engines import shared_engine
+from daft_vllm.udf.worker.engines import shared_engine
 from tests.conftest import TINY_ARGS
 from tests.hostile import hostile_values
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from daft_vllm.cli import app
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.plan import plan_table, simulate
+from daft_vllm.udf.partitions import plan_table, simulate
 
 CLUSTER = {"engines": 16, "workers": 4}
 

@@ -17,9 +17,9 @@ import pytest
 from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
-from daft_vllm.udf.progress import read_progress
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.spec import PromptSpec
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.worker.progress import read_progress
+from daft_vllm.udf.worker.spec import PromptSpec
 from tests.conftest import TINY_ARGS
 from tests.helpers import vllm_processes, wait_gone
 

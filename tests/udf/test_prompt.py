@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from daft_vllm import OfflineEngine, prompt
 from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, RowError, SchemaError
-from daft_vllm.udf.actor import PromptActor
+from daft_vllm.udf.worker.actor import PromptActor
 from tests.conftest import ENGINE_ARGS
 
 DETAILS = [
@@ -299,7 +299,7 @@ def test_messages_is_a_column() -> None:
 def test_no_gpu_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     import importlib
 
-    module = importlib.import_module("daft_vllm.udf.planning")
+    module = importlib.import_module("daft_vllm.udf.options")
     monkeypatch.setattr(module, "_said", set())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for _ in range(2):
@@ -311,7 +311,7 @@ def test_options_have_one_default() -> None:
     """``spec_of`` is called without some of them by the provider and by ``check``."""
     import inspect
 
-    from daft_vllm.udf.planning import OWN_OPTIONS, spec_of
+    from daft_vllm.udf.options import OWN_OPTIONS, spec_of
 
     ours, theirs = inspect.signature(prompt).parameters, inspect.signature(spec_of).parameters
     assert set(ours) >= OWN_OPTIONS

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from daft_vllm.engine.constraints.references import resolve
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.schema import column_type
-from daft_vllm.udf.values import to_column_value
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.answers.schema import column_type
+from daft_vllm.udf.answers.values import to_column_value
 
 TEXT, INT, FLOAT = DataType.string(), DataType.int64(), DataType.float64()
 

@@ -55,7 +55,7 @@ def test_repeating_lines_come_first_and_the_frame_stays() -> None:
 
 
 def plain(text: str, df: daft.DataFrame) -> daft.Expression:
-    from daft_vllm.udf.template import template
+    from daft_vllm.udf.columns.template import template
 
     return template(text, df).alias("p")
 

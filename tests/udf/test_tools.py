@@ -17,8 +17,8 @@ from daft_vllm import OfflineEngine, Provider, prompt
 from daft_vllm.engine import Outcome
 from daft_vllm.engine.requests.request import ToolAnswer, ToolCall
 from daft_vllm.errors import ModelError, OptionError, SchemaError
-from daft_vllm.udf.formats import Tools
-from daft_vllm.udf.tools import CallFormat
+from daft_vllm.udf.answers.formats import Tools
+from daft_vllm.udf.answers.tools import CallFormat
 from tests.conftest import ENGINE_ARGS
 
 TEMPLATE = """{% if tools %}<|im_start|>system

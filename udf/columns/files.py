@@ -14,7 +14,7 @@ from daft.io import IOConfig
 
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
-from daft_vllm.udf import http
+from daft_vllm.udf.columns import http
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
 _STORES = frozenset(("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf"))

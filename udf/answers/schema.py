@@ -9,7 +9,7 @@ from typing import Any
 from daft import DataType
 
 from daft_vllm.engine.constraints.references import resolve
-from daft_vllm.udf.type_schema import NAMES_HINT, TYPE_HINT
+from daft_vllm.udf.answers.type_schema import NAMES_HINT, TYPE_HINT
 
 Schema = Mapping[str, Any]
 

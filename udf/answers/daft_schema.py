@@ -9,7 +9,7 @@ from daft import DataType
 
 from daft_vllm.engine.constraints.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.type_schema import ColumnSchema, schema_of_type
+from daft_vllm.udf.answers.type_schema import ColumnSchema, schema_of_type
 
 _INTEGERS = {
     DataType.int8(): (-(2**7), 2**7 - 1),

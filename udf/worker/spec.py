@@ -11,10 +11,10 @@ from daft import DataType
 from daft_vllm.engine import EngineConfig, SamplingOptions
 from daft_vllm.engine.requests.content import MediaKind, Message
 from daft_vllm.engine.requests.request import Toolbox
-from daft_vllm.udf.files import FileAccess
-from daft_vllm.udf.parts import PartKind
-from daft_vllm.udf.results import details_type
-from daft_vllm.udf.return_format import ReturnFormat
+from daft_vllm.udf.answers.results import details_type
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.columns.files import FileAccess
+from daft_vllm.udf.columns.parts import PartKind
 
 
 @dataclass(frozen=True)

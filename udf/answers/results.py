@@ -9,7 +9,7 @@ import pyarrow as pa
 from daft import DataType, Series
 
 from daft_vllm.engine import ErrorValue, Outcome
-from daft_vllm.udf.return_format import Parsed
+from daft_vllm.udf.answers.return_format import Parsed
 
 DETAILS: dict[str, tuple[DataType, Callable[[Outcome], Any]]] = {
     "text": (DataType.string(), lambda outcome: outcome.text),

@@ -15,9 +15,9 @@ from jsonschema.exceptions import best_match
 from daft_vllm.engine import ErrorValue, Outcome
 from daft_vllm.engine.requests.request import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, SchemaError
-from daft_vllm.udf.formats import Tools
-from daft_vllm.udf.return_format import Parsed, ReturnFormat
-from daft_vllm.udf.validation import is_resolved, validator_of
+from daft_vllm.udf.answers.formats import Tools
+from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat
+from daft_vllm.udf.answers.validation import is_resolved, validator_of
 
 CALL = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
 CALLS = DataType.struct({"content": DataType.string(), "tool_calls": DataType.list(CALL)})

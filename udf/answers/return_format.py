@@ -19,12 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from daft_vllm.engine import Constraint, ErrorValue, Outcome
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.daft_schema import daft_type_of, schema_of_daft_type
-from daft_vllm.udf.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
-from daft_vllm.udf.schema import column_type_and_json
-from daft_vllm.udf.type_schema import forget_surroundings, schema_of_type, type_adapter
-from daft_vllm.udf.validation import validator_of
-from daft_vllm.udf.values import to_column_value
+from daft_vllm.udf.answers.daft_schema import daft_type_of, schema_of_daft_type
+from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
+from daft_vllm.udf.answers.schema import column_type_and_json
+from daft_vllm.udf.answers.type_schema import forget_surroundings, schema_of_type, type_adapter
+from daft_vllm.udf.answers.validation import validator_of
+from daft_vllm.udf.answers.values import to_column_value
 
 
 class Parsed(NamedTuple):

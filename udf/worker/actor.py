@@ -23,14 +23,14 @@ from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.before_load import with_card_settings
-from daft_vllm.udf.cells import CellReader
-from daft_vllm.udf.engines import shared_engine
-from daft_vllm.udf.exit import leave_quickly
-from daft_vllm.udf.progress import ProgressWriter
-from daft_vllm.udf.results import result_series, value_array
-from daft_vllm.udf.return_format import Parsed
-from daft_vllm.udf.spec import PromptSpec
+from daft_vllm.udf.answers.results import result_series, value_array
+from daft_vllm.udf.answers.return_format import Parsed
+from daft_vllm.udf.columns.cells import CellReader
+from daft_vllm.udf.preflight.load import with_card_settings
+from daft_vllm.udf.worker.engines import shared_engine
+from daft_vllm.udf.worker.leaving import leave_quickly
+from daft_vllm.udf.worker.progress import ProgressWriter
+from daft_vllm.udf.worker.spec import PromptSpec
 
 logger = logging.getLogger("daft_vllm")
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from daft import DataFrame
 
-from daft_vllm.udf import template as templates
+from daft_vllm.udf.columns import template as templates
 
 logger = logging.getLogger("daft_vllm")
 

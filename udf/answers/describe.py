@@ -14,7 +14,7 @@ from typing import Any
 
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.references import resolve
-from daft_vllm.udf.type_schema import TYPE_HINT
+from daft_vllm.udf.answers.type_schema import TYPE_HINT
 
 _DEEPEST = 6
 _LONGEST = 6000

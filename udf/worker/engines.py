@@ -9,7 +9,7 @@ from typing import NamedTuple
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.setup.devices import GpuClaim, visible_gpus
 from daft_vllm.engine.setup.environment import STARTING
-from daft_vllm.udf.before_load import check_fits
+from daft_vllm.udf.preflight.load import check_fits
 
 
 class _Open(NamedTuple):

@@ -20,13 +20,13 @@ from daft_vllm.engine.setup.preflight import check_constraint, check_model_folde
 from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
 from daft_vllm.model_configs.resolution import resolve
-from daft_vllm.udf.describe import describe
-from daft_vllm.udf.files import FileAccess
-from daft_vllm.udf.formats import Tools
-from daft_vllm.udf.parts import PartKind, examples_of
-from daft_vllm.udf.return_format import ReturnFormat
-from daft_vllm.udf.spec import PromptSpec
-from daft_vllm.udf.tools import CallFormat, toolbox_of, tools_of
+from daft_vllm.udf.answers.describe import describe
+from daft_vllm.udf.answers.formats import Tools
+from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.answers.tools import CallFormat, toolbox_of, tools_of
+from daft_vllm.udf.columns.files import FileAccess
+from daft_vllm.udf.columns.parts import PartKind, examples_of
+from daft_vllm.udf.worker.spec import PromptSpec
 
 logger = logging.getLogger("daft_vllm")
 

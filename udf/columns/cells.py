@@ -16,9 +16,9 @@ from daft_vllm.engine.requests.content import Content, Conversation, Media, Mess
 from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
 from daft_vllm.engine.requests.request import Outcome
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.documents import PDF, document_contents, is_document
-from daft_vllm.udf.files import FileAccess
-from daft_vllm.udf.parts import PartKind
+from daft_vllm.udf.columns.documents import PDF, document_contents, is_document
+from daft_vllm.udf.columns.files import FileAccess
+from daft_vllm.udf.columns.parts import PartKind
 
 Prompt = str | tuple[Content, ...] | Conversation | None
 _DECODERS: Mapping[Literal["image", "audio"], Callable[[bytes], Any]] = {

@@ -12,7 +12,7 @@ import daft
 from pydantic import BaseModel
 
 from daft_vllm.errors import SchemaError, suggest
-from daft_vllm.udf.type_schema import schema_of_type
+from daft_vllm.udf.answers.type_schema import schema_of_type
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, card_named
 from daft_vllm.model_configs.memory import utilization_of, weights_of
 from daft_vllm.model_configs.resolution import Setting, card_settings
-from daft_vllm.udf import check_model
-from daft_vllm.udf.check_model import Model
+from daft_vllm.udf.preflight import model as model_checks
+from daft_vllm.udf.preflight.model import Model
 
 logger = logging.getLogger("daft_vllm")
 
@@ -32,18 +32,18 @@ def check_fits(config: EngineConfig) -> None:
         DeviceError: somebody else holds a GPU's memory.
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
-    check_model.check_packages(model)
+    model_checks.check_packages(model)
     if model.dummy:
         return
     if config_of(model.name) is not None:  # else the hub would have to be asked for its size
-        check_model.disk(model)
+        model_checks.disk(model)
     weights = _weights(model, config)
     states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     if states:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])
     elif weights is not None and not config.gpus:
-        check_model.check_machine(weights)
+        model_checks.check_machine(weights)
 
 
 def with_card_settings(config: EngineConfig) -> EngineConfig:
@@ -91,6 +91,6 @@ def _warn_if_tight(model: Model, config: EngineConfig, state: GpuState) -> None:
     if card is None:
         return
     try:
-        check_model.memory(model, card, config.gpus)
+        model_checks.memory(model, card, config.gpus)
     except DaftVLLMError as e:
         logger.warning("by estimate this won't do, and vLLM will say so: %s", e)

@@ -1,0 +1,1 @@
+"""From the columns of a prompt to the messages that the engine takes."""

@@ -1,0 +1,1 @@
+"""What can be found wrong with a model before it is loaded."""
