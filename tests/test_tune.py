@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from daft_vllm.errors import EngineError, OptionError
-from daft_vllm.tune import Trial, Tuned, Tuner, tuned_args, write_overlay
+from daft_vllm.tuning.tune import Trial, Tuned, Tuner, tuned_args, write_overlay
 from tests.conftest import TINY_ARGS
 from tests.helpers import vllm_processes
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from daft_vllm.engine import Constraint, EngineConfig, EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
     from daft_vllm.errors import DaftVLLMError
-    from daft_vllm.tune import tuned_args
+    from daft_vllm.tuning.tune import tuned_args
     from daft_vllm.udf import close_engines, prompt, shared_first
     from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools
     from daft_vllm.udf.check import check
@@ -45,7 +45,7 @@ _HOMES = {
     "prompt": "daft_vllm.udf",
     "shared_first": "daft_vllm.udf",
     "template": "daft_vllm.udf.columns.template",
-    "tuned_args": "daft_vllm.tune",
+    "tuned_args": "daft_vllm.tuning.tune",
 }
 
 __all__ = [

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from daft_vllm.cli.terminal import engine_args_of, fail, quiet
+from daft_vllm.errors import DaftVLLMError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config
 from daft_vllm.model_configs.advice import advice
 from daft_vllm.model_configs.cards import GIB, card_of
@@ -159,3 +163,44 @@ def _print_throughput(what: Shown, console: Console) -> None:
         hours = rate.hours(what.rows)
         cost = f", ${hours * what.dollars_per_hour * what.plan.gpus:.2f}" if what.dollars_per_hour else ""
         console.print(f"{what.rows} rows: {hours:.2f} hours on one engine{cost}", highlight=False)
+
+
+def config(
+    model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
+    gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
+    gpus: Annotated[float, typer.Option(help="GPUs of each engine, or a share of one.")] = 1,
+    goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
+    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of a row.")] = 512,
+    shared_tokens: Annotated[int, typer.Option(min=0, help="Those of them that rows share.")] = 0,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Output tokens of a row.")] = 128,
+    rows: Annotated[int, typer.Option(min=0, help="Rows of the job.")] = 0,
+    dollars_per_hour: Annotated[float, typer.Option(min=0, help="Price of one GPU.")] = 0.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a model is started with and why, whether it fits a card, and how fast it can be. Loads no weights."""
+    quiet()
+    try:
+        from daft_vllm.engine.setup.config import check_engine_args
+
+        args = engine_args_of(engine_args)
+        check_engine_args(args)
+        what = shown(
+            model,
+            gpu=gpu,
+            gpus=gpus,
+            goal=goal,
+            engine_args=args,
+            shape=(prompt_tokens, min(shared_tokens, prompt_tokens), output_tokens),
+            rows=rows,
+            dollars_per_hour=dollars_per_hour,
+        )
+    except DaftVLLMError as e:
+        fail(str(e))
+        return
+    if json_output:
+        typer.echo(json.dumps(what.as_dict(), indent=2, default=str))
+    else:
+        print_shown(what, Console())
+    if what.plan is not None and not what.plan.fits:
+        raise typer.Exit(1)

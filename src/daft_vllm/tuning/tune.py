@@ -201,7 +201,7 @@ class Tuner:
         texts = self._shared_first if args.pop(SHARED_FIRST, False) else self._job["texts"]
         job = json.dumps({**self._job, "texts": texts, "engine_args": args})
         process = subprocess.Popen(
-            [sys.executable, "-m", "daft_vllm.trial"],
+            [sys.executable, "-m", "daft_vllm.tuning.trial"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

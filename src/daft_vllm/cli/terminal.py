@@ -32,7 +32,7 @@ def return_format(schema: Path | None, choices: str | None) -> Any:
 def engine_args_of(text: str) -> dict[str, Any]:
     """Return what ``--engine-args`` says: JSON, or ``@file`` with an overlay that ``daft-vllm tune`` wrote."""
     if text.startswith("@"):
-        from daft_vllm.tune import tuned_args
+        from daft_vllm.tuning.tune import tuned_args
 
         return tuned_args(text[1:])
     return json_object("--engine-args", text)

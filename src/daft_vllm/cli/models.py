@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from daft_vllm.errors import OptionError
+from daft_vllm.cli.terminal import fail, quiet
+from daft_vllm.errors import DaftVLLMError, OptionError
 from daft_vllm.model_configs import ModelConfig, known_models
 from daft_vllm.model_configs.cards import Card, card_of
 from daft_vllm.model_configs.memory import plan_memory, weights_of
@@ -103,3 +106,21 @@ def print_listed(lines: list[Listed], gpu: str | None, console: Console) -> None
             cells.append(f"{line.gpus} x, context {line.max_model_len}" if line.gpus else "no")
         table.add_row(*cells)
     console.print(table)
+
+
+def models(
+    gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
+    takes: Annotated[str | None, typer.Option(help="Only those that take text, image or audio.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models that daft-vllm describes, by their short names; with a card, how many of it each one needs."""
+    quiet()
+    try:
+        found = listed(gpu=gpu, takes=takes)
+    except DaftVLLMError as e:
+        fail(str(e))
+        return
+    if json_output:
+        typer.echo(json.dumps([line.as_dict() for line in found], indent=2))
+    else:
+        print_listed(found, gpu, Console())

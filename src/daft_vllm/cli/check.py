@@ -1,0 +1,77 @@
+"""``daft-vllm check``: whether a job will run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from daft_vllm.cli.terminal import engine_args_of, fail, quiet, return_format
+
+
+def check(
+    model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
+    gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: the one that is here.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="GPUs of each engine.")] = None,
+    engines: Annotated[int, typer.Option(min=1, help="Engines in all.")] = 1,
+    goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
+    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
+    input: Annotated[str | None, typer.Option(help="The table: its first rows are looked at.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The prompt, with columns in braces.")] = None,
+    images: Annotated[str | None, typer.Option(help="A column of images that goes before the prompt.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema that every answer satisfies.")] = None,
+    choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    ray: Annotated[bool, typer.Option(help="Look at the Ray cluster of RAY_ADDRESS.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether a job will run, and what to change if not, before the model is loaded. Exit status 1: it won't."""
+    from daft_vllm.errors import DaftVLLMError, OptionError
+
+    quiet()
+    try:
+        import daft
+
+        from daft_vllm.job import read_table
+        from daft_vllm.udf.check import check as check_job
+        from daft_vllm.udf.columns.parts import image
+        from daft_vllm.udf.columns.template import template
+
+        if input is None and (prompt is not None or images is not None):
+            raise OptionError("--prompt and --images are about a table: --input names it.")
+        if ray:
+            daft.set_runner_ray()
+        df = read_table(input) if input is not None else None
+        messages: Any = [image(daft.col(images))] if images is not None else []
+        if df is not None and prompt is not None:
+            messages.append(template(prompt, df))
+        report = check_job(
+            messages or None,
+            return_format(schema, choices),
+            df=df,
+            model=model,
+            gpu=gpu,
+            gpus=gpus,
+            max_concurrency=engines,
+            goal=goal,
+            engine_args=engine_args_of(engine_args),
+            max_tokens=max_tokens,
+        )
+    except DaftVLLMError as e:
+        fail(str(e))
+        return
+    if json_output:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        colours = {"ok": "green", "warning": "yellow", "failure": "red", "skipped": "dim"}
+        shown = Table("", "", "", show_header=False, title=f"check {model}")
+        for one in report.checks:
+            shown.add_row(f"[{colours[one.status]}]{one.status}[/]", one.name, Text(one.seen))
+        Console().print(shown)
+    if not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,51 @@
+"""``daft-vllm demo``: every installed Python package, described by a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from daft_vllm.cli.terminal import fail, quiet
+from daft_vllm.cli.watching import run_watched
+
+
+def demo(
+    output: Annotated[str, typer.Option(help="Where the table goes.")] = "out/demo.parquet",
+    model: Annotated[str, typer.Option(help="A folder, a name on the hub, or smollm2-135m.")] = "smollm2-135m",
+    limit: Annotated[int | None, typer.Option(min=1, help="Take only the first N packages.")] = None,
+) -> None:
+    """Describe and classify every installed Python package, in typed columns."""
+    quiet()
+    import pyarrow.parquet as pq
+    from daft import col, lit
+
+    from daft_vllm.demo import SYSTEM_MESSAGE, Label, package_table
+
+    df = package_table()
+    if limit is not None:
+        df = df.limit(limit)
+    messages = lit("Package ") + col("name") + lit(": ") + col("summary")
+    failed = run_watched(
+        df,
+        messages,
+        output,
+        column="label",
+        return_format=Label,
+        system_message=SYSTEM_MESSAGE,
+        model=model,
+        max_tokens=128,
+        engine_args={"max_model_len": 2048},
+    )
+    table = pq.read_table(output)
+    shown = Table("name", "category", "audience", "description", title=f"{output}: {table.num_rows} rows")
+    for row in table.slice(0, 20).to_pylist():
+        label = row["label"] or {}
+        shown.add_row(
+            row["name"], label.get("category"), label.get("audience"), label.get("description") or row["error"]
+        )
+    Console().print(shown)
+    if failed:
+        fail(f"{failed} rows have no label; the column 'error' of {output} says why.")

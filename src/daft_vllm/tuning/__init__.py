@@ -1,0 +1,1 @@
+"""``daft-vllm tune``: trials of vLLM's settings on rows of the job."""
