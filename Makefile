@@ -24,7 +24,7 @@ slow: .venv/ready
 # Every arm on every workload, three times: hours. Choose with BENCH="--arms ... --workloads ... --rounds 1"; a run that
 # was stopped goes on where it was.
 bench: .venv/ready
-	$(BIN)/python -m benchmarks.overhead --out out/bench/overhead.json
+	$(BIN)/python -m benchmarks.parts.overhead --out out/bench/overhead.json
 	$(BIN)/python -m benchmarks --suite cpu --out out/bench $(BENCH)
 
 lint: .venv/ready

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.arms import ARMS
-from benchmarks.report import write_report
-from benchmarks.runner import STALL_SECONDS, Runner, all_workloads
-from benchmarks.suites import COLD, suite_names
-from benchmarks.suites import suite as suite_of
+from benchmarks.suite.arms import ARMS
+from benchmarks.suite.report import write_report
+from benchmarks.suite.runner import STALL_SECONDS, Runner, all_workloads
+from benchmarks.suite.suites import COLD, suite_names
+from benchmarks.suite.suites import suite as suite_of
 
 
 def main(

@@ -1,6 +1,7 @@
 """What a GPU holds beside weights and cache: a step's intermediate results, CUDA graphs, CUDA and NCCL themselves.
 
-Fitted to what vLLM 0.11 to 0.31 logged on H100, A100, L4 and other cards when it started: ``benchmarks/gpu_logs.py``.
+Fitted to what vLLM 0.11 to 0.31 logged on H100, A100, L4 and other cards when it started
+(``benchmarks/parts/gpu_logs.py``).
 """
 
 from __future__ import annotations

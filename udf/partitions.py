@@ -19,7 +19,7 @@ from daft_vllm.errors import OptionError
 
 DRAIN_ROWS = 7
 """What the end of a batch costs, as rows of an engine's time: 5 to 9 were measured with 64 sequences at once
-(``python -m benchmarks.draining``)."""
+(``python -m benchmarks.parts.draining``)."""
 _ROUNDS = 4
 """Batches that each engine gets at least, where there are rows enough: what one takes longer, others take over."""
 

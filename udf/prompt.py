@@ -16,8 +16,8 @@ from daft_vllm.udf.worker.actor import actor_expression
 
 BATCH_SIZE = 2048
 """Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them, which
-costs the time of 5 to 9 rows with 64 sequences (``python -m benchmarks.draining``), 0.4% of a batch of this size. A
-batch is also what a table is cut into to keep several engines busy."""
+costs the time of 5 to 9 rows with 64 sequences (``python -m benchmarks.parts.draining``), 0.4% of a batch of this size.
+A batch is also what a table is cut into to keep several engines busy."""
 
 MEDIA_BATCH_SIZE = 128
 MEDIA_BATCHES = 4

@@ -144,7 +144,7 @@ def _params_class() -> type[SamplingParams]:
     """Return vLLM's class, with the constraint that rows share checked once in place of with every row.
 
     The check builds the grammar anew each time: 1 ms a row for a schema of usual size (the median of those in
-    ``benchmarks/schemas``), 17 us being what all else of a row's bookkeeping takes.
+    ``benchmarks/guided/schemas``), 17 us being what all else of a row's bookkeeping takes.
     """
     from vllm import SamplingParams
 

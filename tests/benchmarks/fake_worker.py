@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.worker import Description
+from benchmarks.suite.worker import Description
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from benchmarks import ai2d, cauldron
-from benchmarks.ai2d_report import Pass, Report, mcnemar, wilson, write_report
-from benchmarks.diagrams import rows_of_diagrams
+from benchmarks.media import ai2d, cauldron
+from benchmarks.media.ai2d_report import Pass, Report, mcnemar, wilson, write_report
+from benchmarks.media.diagrams import rows_of_diagrams
 from daft_vllm.errors import OptionError
 
 TAIL = "Answer with the letter."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.conformance import OWN_SCHEMAS, Case, judge, read_cases, summary
+from benchmarks.guided.conformance import OWN_SCHEMAS, Case, judge, read_cases, summary
 from daft_vllm.udf.answers.validation import validator_of
 
 pytest.importorskip("xgrammar")

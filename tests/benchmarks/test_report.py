@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.records import Record, ResultsFile, add_answers
-from benchmarks.report import ORACLES, markdown, ratio, summarise, write_report
+from benchmarks.suite.records import Record, ResultsFile, add_answers
+from benchmarks.suite.report import ORACLES, markdown, ratio, summarise, write_report
 
 
 def record(arm: str, rows: int, seconds: float | None, round_number: int = 0, **more: object) -> Record:

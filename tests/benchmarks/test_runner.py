@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.arms.base import in_row_order
-from benchmarks.memory import high_water_mb
-from benchmarks.records import RunKey
-from benchmarks.runner import Runner
-from benchmarks.suites import suite
+from benchmarks.suite.arms.base import in_row_order
+from benchmarks.suite.memory import high_water_mb
+from benchmarks.suite.records import RunKey
+from benchmarks.suite.runner import Runner
+from benchmarks.suite.suites import suite
 
 ROWS = dict.fromkeys(("tiny", "skewed", "nosharing", "pressure"), (4, 8))
 

@@ -8,9 +8,9 @@ from collections import Counter
 import jsonschema
 import pytest
 
-from benchmarks.suites import COLD, suite
-from benchmarks.vocabulary import Vocabulary
-from benchmarks.workloads import PRESSURE_ROWS_PER_PREFIX, SCHEMA, make_job, workload_names
+from benchmarks.suite.suites import COLD, suite
+from benchmarks.suite.vocabulary import Vocabulary
+from benchmarks.suite.workloads import PRESSURE_ROWS_PER_PREFIX, SCHEMA, make_job, workload_names
 
 ROWS = 64
 BLOCK = 32

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.grammars import acceptor, writer
+from benchmarks.guided.grammars import acceptor, writer
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import Held, held
 from daft_vllm.engine.constraints.formats import ASSERTED

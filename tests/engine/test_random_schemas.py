@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.grammars import acceptor, texts_of
+from benchmarks.guided.grammars import acceptor, texts_of
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import held
 from daft_vllm.errors import SchemaError

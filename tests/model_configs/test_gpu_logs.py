@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gpu_logs import Log, read_logs
+from benchmarks.parts.gpu_logs import Log, read_logs
 from daft_vllm.model_configs.cards import GIB
 
 LOGS = read_logs()

@@ -2,7 +2,7 @@
 
 In words because of what small models make of a shape: after ``{"capital": ..., "in_europe": ...}`` SmolLM2-135M left
 the capital of 29 countries of 30 empty, and of choices within a shape it took nearly always the first.
-``python -m benchmarks.describing`` counts its right answers with these words and without.
+``python -m benchmarks.guided.describing`` counts its right answers with these words and without.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Single parts of the engine, measured by themselves."""
