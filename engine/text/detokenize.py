@@ -2,7 +2,7 @@
 
 vLLM 0.32 makes an answer's text with every token, in its front end, and decodes the whole prompt several times for the
 first two tokens: 0.3 ms for a row with 1,088 prompt tokens and 2.8 ms for one with 8,192, before what its own tokens
-take (``tests/engine/test_detokenize.py`` says when that changes). Nobody reads an answer here before it is finished.
+take (``test_detokenize.py`` says when that changes). Nobody reads an answer here before it is finished.
 """
 
 from __future__ import annotations

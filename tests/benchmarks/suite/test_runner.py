@@ -21,7 +21,7 @@ ROWS = dict.fromkeys(("tiny", "skewed", "nosharing", "pressure"), (4, 8))
 def runner(out: Path, behaviour: dict[str, str], stall_seconds: float = 30.0) -> Runner:
     out.mkdir(exist_ok=True)
     (out / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")
-    command = [sys.executable, "-m", "tests.benchmarks.fake_worker"]
+    command = [sys.executable, "-m", "tests.benchmarks.suite.fake_worker"]
     chosen = suite("cpu").with_rows(ROWS)
     return Runner(chosen, out, command=command, stall_seconds=stall_seconds, say=lambda _: None)
 

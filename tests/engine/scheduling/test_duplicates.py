@@ -7,7 +7,7 @@ import pytest
 from daft_vllm.engine.requests.request import Outcome
 from daft_vllm.engine.scheduling.duplicates import Duplicates
 from daft_vllm.engine.scheduling.row import Call
-from tests.engine.test_queue import make_row
+from tests.engine.scheduling.test_queue import make_row
 
 DONE = Outcome(text="x", finish_reason="stop", prompt_tokens=2)
 

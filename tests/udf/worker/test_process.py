@@ -77,7 +77,7 @@ def kill_once(progress: Path, before: set[int], killed: list[int]) -> None:
 def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
     """Every id comes back, the bad rows are errors, nothing is left running; with processes the driver stays small.
 
-    vLLM is killed on the way, except in the driver: see tests/engine/test_lifecycle.py.
+    vLLM is killed on the way, except in the driver: see tests/engine/process/test_lifecycle.py.
     """
     before = vllm_processes()
     script = tmp_path / "job.py"
