@@ -31,6 +31,8 @@ lint: .venv/ready
 	@echo "== ruff"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@echo "== what may import what (import-linter)"
+	$(BIN)/lint-imports
 
 types: .venv/ready
 	@echo "== mypy --strict"

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from daft_vllm.engine.constraints.emission import Backend
-from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.constraints.constraint import Backend, Constraint
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.process.core import GRACE_SECONDS
 from daft_vllm.engine.process.thread import EngineThread
 from daft_vllm.engine.requests.content import MediaKind
-from daft_vllm.engine.requests.request import Constraint, Outcome, Request, Toolbox
+from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.requests.request import Request
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.text.render import RequestRenderer
@@ -153,7 +155,7 @@ class OfflineEngine:
         Raises:
             EngineStartError: a constraint has no effect.
         """
-        backends = {held(constraint).backend for constraint in constraints} - self._backends_checked
+        backends = {enforcement_of(constraint).backend for constraint in constraints} - self._backends_checked
         word = "daft-vllm"
         tests = [
             replace(

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import daft
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
-from daft_vllm.engine.constraints.enforcement import check_backend, held
+from daft_vllm.engine.constraints.constraint import check_backend
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.constraints.shortest import shortest_answer
-from daft_vllm.engine.requests.request import Toolbox
+from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.setup.config import reasoning_parser
 from daft_vllm.engine.setup.devices import visible_gpus
 from daft_vllm.engine.setup.preflight import check_constraint, check_model_folder, local_tokenizer
@@ -128,7 +129,7 @@ def spec_of(
     tokenizer_of = None if use_process else str(engine_args.get("tokenizer") or known_folder(model))
     for constraint in form.constraints:
         if tokenizer_of is None:
-            held(constraint, build=False)
+            enforcement_of(constraint, build=False)
         else:
             check_constraint(constraint, tokenizer_of)
     if adapter is not None and not adapters:

@@ -10,73 +10,28 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.guided.cases import Case, form_of, read_cases
 from benchmarks.guided.grammars import Fitted, acceptor, texts_of, writer
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.answers.validation import validator_of
 
 TEXTS = 20
 TEXT_SECONDS = 2.0
 """Random texts of each schema, and how long they may take."""
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
-
-
-@dataclass
-class Case:
-    """One schema with its instances, and what was found."""
-
-    name: str
-    schema: Any
-    instances: list[Any]
-    backend: str | None = None
-    refused: str | None = None
-    valid_accepted: int = 0
-    invalid_refused: int = 0
-    valid_refused: list[str] = field(default_factory=list)
-    unnamed_keys: list[str] = field(default_factory=list)
-    invalid_accepted: list[str] = field(default_factory=list)
-    texts: int = 0
-    wrong_texts: list[str] = field(default_factory=list)
-    values: int = 0
-    cut_off: int = 0
-    unanswered: int = 0
-    violations: list[str] = field(default_factory=list)
-
-    @property
-    def keywords(self) -> str:
-        """The keywords that a refusal names."""
-        named = re.findall(r"^\s*/\S*: (\S+): ", self.refused or "", re.MULTILINE)
-        return " ".join(dict.fromkeys(named)) or "whole schema"
-
-    @property
-    def reason(self) -> str:
-        """The first line of a refusal that says where and why."""
-        lines = (self.refused or "").splitlines()
-        return (lines[1] if len(lines) > 1 else lines[0]).strip() if lines else ""
-
-
-def read_cases(folder: Path) -> Iterator[Case]:
-    """Read every schema under ``folder``, with the instances that its tests hold."""
-    for path in sorted(folder.rglob("*.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        groups = data if isinstance(data, list) else [data]
-        for number, group in enumerate(groups):
-            name = path.stem if not isinstance(data, list) else f"{path.stem}/{number}"
-            yield Case(name, group["schema"], [test["data"] for test in group["tests"]])
 
 
 def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
@@ -87,7 +42,7 @@ def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
     try:
         form_of(case)
         check_constraint(constraint, model)
-        one = held(constraint)
+        one = enforcement_of(constraint)
     except SchemaError as e:
         case.refused = str(e)
         return
@@ -129,15 +84,6 @@ def _judge_texts(case: Case, write: Callable[[], str | None], check: Any, texts:
             continue
         if wrong is not None:
             case.wrong_texts.append(f"{wrong}: {text}"[:300])
-
-
-def form_of(case: Case) -> ReturnFormat | None:
-    """Return what ``prompt()`` makes of the schema; None for ``true`` and ``false``, which it doesn't take.
-
-    Raises:
-        SchemaError: it refuses the schema.
-    """
-    return None if isinstance(case.schema, bool) else ReturnFormat.of(case.schema)
 
 
 def summary(folder: str, cases: list[Case]) -> str:

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from benchmarks.guided.conformance import Case, form_of
+from benchmarks.guided.cases import Case, form_of
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
 from daft_vllm.model_configs import resolve_model

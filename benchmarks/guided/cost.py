@@ -16,7 +16,7 @@ import typer
 from benchmarks.suite.suites import suite as suite_of
 from benchmarks.suite.suites import suite_names
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
-from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 
 ENTRY = {
     "type": "object",
@@ -46,7 +46,7 @@ def constraints() -> dict[str, Constraint | None]:
         "strings of 3 to 40 characters": of(BOUNDED),
         "strings of 3 to 40 characters, xgrammar": of(BOUNDED, backend="xgrammar"),
     }.items():
-        arms[f"{name} ({held(constraint).backend})"] = constraint
+        arms[f"{name} ({enforcement_of(constraint).backend})"] = constraint
     return arms
 
 

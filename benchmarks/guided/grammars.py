@@ -8,10 +8,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from daft_vllm.engine.constraints.enforcement import Held, guidance_grammar
+from daft_vllm.engine.constraints.libraries.base import Enforcement
+from daft_vllm.engine.constraints.libraries.guidance import guidance_grammar
 
 
-def acceptor(one: Held) -> Callable[[str], bool]:
+def acceptor(one: Enforcement) -> Callable[[str], bool]:
     """Return a function that says whether the constraint's grammar accepts a whole text."""
     if one.backend == "guidance":
         return functools.partial(_guidance_accepts, guidance_grammar(one))
@@ -43,7 +44,7 @@ def _guidance_accepts(grammar: Any, text: str) -> bool:
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
 
-def writer(one: Held, draw: random.Random) -> Callable[[], str | None]:
+def writer(one: Enforcement, draw: random.Random) -> Callable[[], str | None]:
     """Return a function that writes a random text, byte by byte, of those that the constraint's grammar allows; None if
     it didn't come to an end.
     """
@@ -80,7 +81,7 @@ _ENDS, _CLOSES, _IS_PLAIN = 0.15, 0.2, 0.97
 _Walk = Callable[[], tuple[Callable[[], list[int]], Callable[[int], None]]]
 
 
-def _guidance_walk(one: Held) -> _Walk:
+def _guidance_walk(one: Enforcement) -> _Walk:
     import llguidance
     import llguidance.numpy
 
@@ -102,7 +103,7 @@ def _guidance_walk(one: Held) -> _Walk:
     return begin
 
 
-def _xgrammar_walk(one: Held) -> _Walk:
+def _xgrammar_walk(one: Enforcement) -> _Walk:
     import xgrammar
 
     vocabulary = [bytes([byte]) for byte in range(END)] + [b"<end>"]
@@ -131,7 +132,7 @@ def _bits(mask: Any) -> list[int]:
     return found
 
 
-def texts_of(value: Any, one: Held) -> set[str]:
+def texts_of(value: Any, one: Enforcement) -> set[str]:
     """Return compact JSON texts of a value: with its keys as they are, and in the order that the grammar takes."""
     values = (value, Fitted(one).ordered(value))
     return {json.dumps(v, ensure_ascii=ascii, separators=(",", ":")) for v in values for ascii in (False, True)}
@@ -140,7 +141,7 @@ def texts_of(value: Any, one: Held) -> set[str]:
 class Fitted:
     """Puts the keys of values into the order in which a lowered schema names them, and notes those that it doesn't."""
 
-    def __init__(self, one: Held) -> None:
+    def __init__(self, one: Enforcement) -> None:
         self._root = json.loads(str(one.spec))
         self.has_unnamed_keys = False
 

@@ -23,11 +23,12 @@ import typer
 
 from benchmarks.suite.memory import high_water_mb
 from daft_vllm.engine.offline import RENDER_ROWS
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.requests.prepared import Prepared
 from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.scheduling.duplicates import Duplicates
 from daft_vllm.engine.scheduling.queue import PrefixQueue
-from daft_vllm.engine.scheduling.row import Call, Prepared, Row
+from daft_vllm.engine.scheduling.row import Call, Row
 
 TOKENS = 512
 SHARED = 256

@@ -17,9 +17,9 @@ import random
 from statistics import fmean, median
 from types import SimpleNamespace
 
-from daft_vllm.engine.scheduling.prefix import pack_tokens
+from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
 from daft_vllm.engine.scheduling.queue import PrefixQueue
-from daft_vllm.engine.scheduling.row import Call, Prepared, Row
+from daft_vllm.engine.scheduling.row import Call, Row
 
 SEQUENCES = 64
 PREFIXES = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.suite.report import ORACLES, Summary, ratio
+from benchmarks.suite.summary import ORACLES, Summary, ratio
 
 OURS = "ours"
 COLOURS = ("#9aa5b1", "#c3ccd6", "#e0a458", "#c97b2d", "#8e6fb5", "#6a4c93", "#5aa27c", "#3f7d5c")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jsonschema
 
 from daft_vllm.engine.constraints.conjunction import TYPES, Flat, all_of, matches, property_schema
-from daft_vllm.engine.constraints.formats import ASSERTED, HELD_BY, PATTERNS
-from daft_vllm.engine.constraints.patterns import Unsayable, json_text_pattern, pattern_of_length, rust_pattern
+from daft_vllm.engine.constraints.finding import NEVER, Find, Finding, Node
+from daft_vllm.engine.constraints.formats import ASSERTED, PATTERNS
+from daft_vllm.engine.constraints.libraries.base import Library, StringRules
+from daft_vllm.engine.constraints.libraries.xgrammar import MOST_MULTIPLES
 
-_MOST_MULTIPLES = 1000
-_INT64 = 2**63
 _KEYWORDS_OF = {
     "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -27,31 +28,6 @@ _KEYWORDS_OF = {
     ),
 }
 _KEYWORDS_OF["number"] = _KEYWORDS_OF["integer"]
-Backend = Literal["xgrammar", "guidance"]
-"""The library that reads the emitted schema: vLLM's structured-output backends of these names."""
-
-Node = dict[str, Any]
-NEVER: Node = {"not": {}}
-"""The lowered schema that no value satisfies; only ever compared by identity."""
-
-
-class Finding(NamedTuple):
-    """Something that a schema says and no grammar can.
-
-    Attributes:
-        pointer: JSON pointer to the schema that says it.
-        keyword: the keyword.
-        why: why it can't be enforced.
-        instead: what to write in its place.
-    """
-
-    pointer: str
-    keyword: str
-    why: str
-    instead: str
-
-    def __str__(self) -> str:
-        return f"{self.pointer or '/'}: {self.keyword}: {self.why}. {self.instead}"
 
 
 class Emitter:
@@ -59,11 +35,11 @@ class Emitter:
 
     Args:
         root: the whole document, in which references are looked up.
-        dialect: what will read the result.
+        library: what will read the result.
     """
 
-    def __init__(self, root: Any, dialect: Backend) -> None:
-        self._dialect = dialect
+    def __init__(self, root: Any, library: Library) -> None:
+        self._library = library
         self._validator = jsonschema.Draft202012Validator(root)
         self.narrow = False
         self._found: list[Finding] = []
@@ -116,95 +92,51 @@ class Emitter:
         highs = [math.floor(flat["maximum"])] if "maximum" in flat else []
         highs += [math.ceil(flat["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in flat else []
         # The column holds 64 bits: without bounds a model could write digits for ever.
-        widest = _INT64 if self._dialect == "xgrammar" else _INT64 // 10  # llguidance's own arithmetic overflows
-        low, high = max([*lows, -widest]), min([*highs, widest - 1])
+        limit = self._library.integer_limit
+        low, high = max([*lows, -limit]), min([*highs, limit - 1])
         if low > high:
             return NEVER
         steps = [step for step in flat.get("multipleOf", ()) if step not in (1, 1.0)]
-        if steps:
-            if high - low < _MOST_MULTIPLES * max(steps):
-                values = [v for v in range(low, high + 1) if all(_is_multiple(v, step) for step in steps)]
-                return {"enum": values} if values else NEVER
-            if self._dialect == "xgrammar":
-                self._find(
-                    pointer,
-                    "multipleOf",
-                    "xgrammar doesn't enforce it without close bounds",
-                    f"Give minimum and maximum, at most {_MOST_MULTIPLES} values apart, or count in that unit",
-                )
+        if steps and high - low < MOST_MULTIPLES * max(steps):
+            values = [v for v in range(low, high + 1) if all(_is_multiple(v, step) for step in steps)]
+            return {"enum": values} if values else NEVER
         node: Node = {"type": "integer", "minimum": low, "maximum": high}
-        return {**node, **_multiples(steps)} if self._dialect == "guidance" else node
+        return {**node, **self._library.multiples(steps, self._finder(pointer), whole=True)}
 
     def _number(self, flat: Flat, pointer: str) -> Node:
         if any(step == int(step) for step in flat.get("multipleOf", ())):
             return self._integer(flat, pointer)  # whole multiples are whole numbers
-        if flat.get("multipleOf") and self._dialect == "xgrammar":
-            self._find(pointer, "multipleOf", "xgrammar doesn't enforce it", "Use an integer, of cents for example")
+        find = self._finder(pointer)
+        multiples = self._library.multiples(flat.get("multipleOf", []), find, whole=False)
         low, high = flat.get("minimum", -math.inf), flat.get("maximum", math.inf)
         above, below = flat.get("exclusiveMinimum", -math.inf), flat.get("exclusiveMaximum", math.inf)
         if low > high or low >= below or above >= high or above >= below:
             return NEVER
         least, most = max(low, above), min(high, below)
-        ends = [end for end, is_open in ((least, above >= low), (most, below <= high)) if is_open]
-        if self._dialect == "guidance" and most - least < 1 and any(end == int(end) for end in ends):
-            # llguidance 1.7 lets 2 in between 2, excluded, and 2.5.
-            keyword = "exclusiveMinimum" if "exclusiveMinimum" in flat else "exclusiveMaximum"
-            self._find(pointer, keyword, "llguidance includes a whole bound next to the other", "Write an integer")
+        excluded = [end for end, is_open in ((least, above >= low), (most, below <= high)) if is_open]
+        keyword = "exclusiveMinimum" if "exclusiveMinimum" in flat else "exclusiveMaximum"
+        self._library.check_bounds(least, most, excluded, keyword, find)
         bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-        node: Node = {"type": "number", **{name: flat[name] for name in bounds if name in flat}}
-        return {**node, **_multiples(flat.get("multipleOf", []))} if self._dialect == "guidance" else node
+        return {"type": "number", **{name: flat[name] for name in bounds if name in flat}, **multiples}
 
     def _string(self, flat: Flat, pointer: str) -> Node:
         low, high = flat.get("minLength", 0), flat.get("maxLength")
         if high is not None and low > high:
             return NEVER
+        find = self._finder(pointer)
         formats = [name for name in flat.get("format", ()) if name in ASSERTED]
         for name in formats:
-            if name not in PATTERNS and name not in HELD_BY[self._dialect]:
-                self._find(
-                    pointer, "format", f"{self._dialect} doesn't know {name!r}", "Leave it out, or write a pattern"
-                )
-        patterns = flat.get("pattern", [])
-        lengths = {"minLength": low or None, "maxLength": high}
-        node: Node = {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
-        if self._dialect == "guidance":
-            says = [{"pattern": PATTERNS[name]} if name in PATTERNS else {"format": name} for name in formats]
-            held = [self._pattern(pattern, 0, None, pointer, "pattern") for pattern in patterns]
-            says += [{"pattern": pattern} for pattern in held if pattern]
-            return {**node, **says[0]} if len(says) == 1 else {**node, "allOf": says} if says else node
-        if len(formats) + len(patterns) > 1:
-            both = "format" if formats else "pattern"
-            self._find(pointer, both, "xgrammar enforces one pattern or format of a string", "Write one pattern")
-        if formats and formats[0] not in PATTERNS:
-            if low > 1 or high is not None:
-                self._find(pointer, "format", "xgrammar enforces no length beside it", "Leave the length out")
-            return {"type": "string", "format": formats[0]}
-        if formats and low <= 10:  # the shortest date
-            low = 0
-        if formats or patterns:
-            keyword = "format" if formats else "pattern"
-            pattern = self._pattern(PATTERNS[formats[0]] if formats else patterns[0], low, high, pointer, keyword)
-            return {"type": "string", "pattern": pattern} if pattern else {"type": "string"}
-        if not low and high is None:
-            return node
-        self.narrow = True
-        return {"type": "string", "pattern": pattern_of_length(low, high)}
+            if name not in PATTERNS and name not in self._library.formats:
+                find("format", f"{self._library.name} doesn't know {name!r}", "Leave it out, or write a pattern")
+        node, narrow = self._library.string(StringRules(low, high, formats, flat.get("pattern", [])), find)
+        self.narrow |= narrow
+        return node
 
-    def _pattern(self, pattern: str, low: int, high: int | None, pointer: str, keyword: str) -> str | None:
-        """Return the pattern as the dialect takes it; what it can't hold is a finding, and left out of it."""
-        try:
-            if self._dialect == "guidance":
-                return rust_pattern(pattern)
-            held = json_text_pattern(pattern, low, high)
-            self.narrow |= "[^" in held
-            return held
-        except Unsayable as e:
-            with_length = (low or high is not None) and "length" in str(e)
-            instead = "Write the length into the pattern: ^[a-z]{1,12}$" if with_length else "Write it without"
-            self._find(pointer, keyword, str(e), instead)
-        if not with_length:
-            return None
-        return json_text_pattern(pattern)
+    def _key_pattern(self, pattern: str, pointer: str) -> str | None:
+        """Return a pattern of keys as the library takes it, None if it can't."""
+        text, narrow = self._library.found_pattern(pattern, "patternProperties", self._finder(pointer))
+        self.narrow |= narrow
+        return text
 
     def _array(self, flat: Flat, pointer: str) -> Node:
         least, most = flat.get("minItems", 0), flat.get("maxItems", math.inf)
@@ -293,16 +225,12 @@ class Emitter:
         if patterns:
             if key_schema is not True:
                 self._find(pointer, "propertyNames", "xgrammar enforces it or patternProperties", "Write one pattern")
-            if self._dialect == "guidance":
+            if self._library.enforces_several_key_patterns:
                 values = {
                     key: self.lower(schema, f"{pointer}/patternProperties/{_escaped(key)}")
                     for key, schema in patterns.items()
                 }
-                held = {
-                    self._pattern(key, 0, None, pointer, "patternProperties"): value
-                    for key, value in values.items()
-                    if value is not NEVER
-                }
+                held = {self._key_pattern(key, pointer): value for key, value in values.items() if value is not NEVER}
                 if len(held) == len(values) and None not in held:
                     return {"type": "object", "patternProperties": held, "additionalProperties": False, **counts}
             # xgrammar takes one pattern. A key may match all of them.
@@ -310,7 +238,7 @@ class Emitter:
                 all_of(patterns.values()), f"{pointer}/patternProperties/{_escaped(next(iter(patterns)))}"
             )
             if value is not NEVER:
-                key = self._pattern(next(iter(patterns)), 0, None, pointer, "patternProperties")
+                key = self._key_pattern(next(iter(patterns)), pointer)
                 return _of_keys_like(key, value) | counts if key else {"type": "object"}
             if len(patterns) > 1:
                 self._find(pointer, "patternProperties", "one pattern of keys can be enforced", "Name the keys")
@@ -325,14 +253,18 @@ class Emitter:
         if "enum" in keys and values is not NEVER:
             named: Node = {"type": "object", "properties": dict.fromkeys(keys["enum"], values), "required": []}
             return self._with_others({**named, **counts}, flat, pointer, closed=True)
-        pattern = keys.get("pattern") or (pattern_of_length(0, None) if keys == {"type": "string"} else None)
-        if values is NEVER or pattern is None or self._dialect == "guidance":
+        pattern = self._library.pattern_of_keys(keys)
+        if values is NEVER or pattern is None:
             self._find(pointer, "propertyNames", "one pattern of keys can be enforced", "Write patternProperties")
             return {"type": "object"}
         return _of_keys_like(pattern, values) | counts
 
     def _find(self, pointer: str, keyword: str, why: str, instead: str) -> None:
         self._found.append(Finding(pointer, keyword, why, f"{instead}."))
+
+    def _finder(self, pointer: str) -> Find:
+        """Return the function that notes a finding at a place."""
+        return functools.partial(self._find, pointer)
 
     @contextlib.contextmanager
     def _on_trial(self) -> Iterator[None]:
@@ -357,12 +289,6 @@ def denormalised(flat: Flat) -> Flat:
     if parts:
         schema["allOf"] = parts
     return schema
-
-
-def _multiples(steps: list[float]) -> Node:
-    if len(steps) > 1:
-        return {"allOf": [{"multipleOf": step} for step in steps]}
-    return {"multipleOf": steps[0]} if steps else {}
 
 
 def _is_multiple(value: int, step: float) -> bool:

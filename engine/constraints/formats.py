@@ -51,10 +51,6 @@ def url_pattern(schemes: list[str]) -> str:
     return f"^({'|'.join(schemes)})://{_SHORT_HOST}(:[1-9][0-9]{{0,3}})?(/{path}{{0,150}})?([?]{path}{{0,80}})?$"
 
 
-HELD_BY = {
-    "xgrammar": frozenset(("duration", "uuid", "uri", "uri-reference")),
-    "guidance": frozenset(("duration", "uuid", "uri")),
-}
-"""Other formats that xgrammar 0.2 and llguidance 1.7 hold by themselves."""
-ASSERTED = frozenset((*PATTERNS, *HELD_BY["xgrammar"], "idn-email", "idn-hostname", "iri", "iri-reference", "regex"))
+_OTHERS = ("duration", "uuid", "uri", "uri-reference", "idn-email", "idn-hostname", "iri", "iri-reference", "regex")
+ASSERTED = frozenset((*PATTERNS, *_OTHERS))
 """Formats of the specification. All others are annotations."""

@@ -1,4 +1,4 @@
-"""From a JSON Schema to one that xgrammar enforces to the letter.
+"""From a JSON Schema to one that a grammar library enforces to the letter.
 
 xgrammar 0.2 reads one keyword of a schema and drops its siblings: beside ``$ref``, ``const``, ``enum``, ``anyOf``,
 ``oneOf`` or ``allOf`` everything else, of several branches of ``allOf`` all, beside ``format`` the ``pattern``, beside
@@ -21,7 +21,10 @@ from typing import Any, NamedTuple
 
 from daft_vllm.engine.constraints.complement import complement, complement_of_values
 from daft_vllm.engine.constraints.conjunction import ANNOTATIONS, TYPES, Flat, conjoined, normalised
-from daft_vllm.engine.constraints.emission import NEVER, Backend, Emitter, Finding, Node, denormalised
+from daft_vllm.engine.constraints.emission import Emitter, denormalised
+from daft_vllm.engine.constraints.finding import NEVER, Finding, Node
+from daft_vllm.engine.constraints.libraries import LIBRARIES
+from daft_vllm.engine.constraints.libraries.base import Library
 from daft_vllm.engine.constraints.references import own_documents, resolve
 from daft_vllm.errors import SchemaError
 
@@ -47,7 +50,7 @@ class Lowered(NamedTuple):
     narrow: bool = False
 
 
-def lower(schema: Mapping[str, Any] | bool, dialect: Backend = "xgrammar") -> Lowered:
+def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgrammar"]) -> Lowered:
     """Rewrite a schema (draft 2020-12; spellings of older drafts are understood).
 
     Raises:
@@ -55,7 +58,7 @@ def lower(schema: Mapping[str, Any] | bool, dialect: Backend = "xgrammar") -> Lo
     """
     for pointer in own_documents(schema):
         raise SchemaError(f"{pointer}: $id: a part with an $id of its own and references isn't followed. Drop its $id.")
-    lowering = _Lowering(schema, dialect)
+    lowering = _Lowering(schema, library)
     root = lowering.lower(schema, "")
     if root is NEVER:
         return Lowered(None, lowering.findings)
@@ -69,8 +72,8 @@ class _Lowering(Emitter):
     text, because joined ones have no place of their own in the document.
     """
 
-    def __init__(self, root: Any, dialect: Backend) -> None:
-        super().__init__(root, dialect)
+    def __init__(self, root: Any, library: Library) -> None:
+        super().__init__(root, library)
         self._root = root
         self._known: dict[str, tuple[Node, list[Finding], bool]] = {}
         self._names: dict[str, str] = {}

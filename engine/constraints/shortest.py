@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.constraints.constraint import Constraint
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.constraints.patterns import shortest_match
-from daft_vllm.engine.requests.request import Constraint
 
 _DEEPEST = 40
 _FORMATS = {"uuid": "0" * 36, "uri": "a:b", "ipv4": "1.1.1.1", "duration": "P1D"}
@@ -25,7 +25,7 @@ def shortest_answer(constraint: Constraint) -> str | None:
         return shortest_match(constraint.regex)
     if constraint.json_schema is None:
         return None
-    schema = json.loads(str(held(constraint).spec))
+    schema = json.loads(str(enforcement_of(constraint).spec))
     return _Shortest(schema).of(schema, 0)
 
 

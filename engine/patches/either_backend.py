@@ -12,14 +12,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-GUIDANCE_MARK = "%daft-vllm guidance\n"
-"""Begins a grammar that is llguidance's. No EBNF and no Lark begins with a percent sign and a hyphenated word."""
+from daft_vllm.engine.constraints.libraries.guidance import GUIDANCE_MARK
+
 _KEPT_GRAMMARS = 64
-
-
-def guidance_spec(grammar: str) -> str:
-    """Return what is sent to vLLM as ``grammar`` for a grammar in llguidance's own JSON notation."""
-    return GUIDANCE_MARK + grammar
 
 
 def register_backend() -> None:

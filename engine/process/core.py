@@ -16,7 +16,7 @@ from daft_vllm.engine.process.early_core import early_core, take_early_core
 from daft_vllm.engine.process.early_main import no_collection, set_aside
 from daft_vllm.engine.process.media_loader import MediaLoader
 from daft_vllm.engine.requests.media import MediaError
-from daft_vllm.engine.requests.request import ErrorCode, ErrorValue, Outcome
+from daft_vllm.engine.requests.outcome import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.adapters import adapter_args, fetched
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm

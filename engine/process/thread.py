@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from daft_vllm.engine.process.core import Core, StepWatch
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.scheduling.ledger import Ledger
 from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget

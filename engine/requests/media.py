@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from daft_vllm.engine.requests.request import ErrorCode, ErrorValue
+from daft_vllm.engine.requests.outcome import ErrorCode, ErrorValue
 
 _SIXTEEN_BITS = 257  # 65535 / 255
 

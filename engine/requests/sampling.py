@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from daft_vllm.errors import OptionError, suggest
-
-if TYPE_CHECKING:
-    from vllm import SamplingParams
-
-    from daft_vllm.engine.requests.request import Constraint
 
 # Options of vLLM's SamplingParams that a column function cannot offer, with the reason.
 REFUSED = {
@@ -110,55 +104,3 @@ class SamplingOptions(BaseModel):
         if self.temperature > 0 and self.seed is None:
             return self
         return self.but({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})
-
-    def to_vllm(self, constraint: Constraint | None, *, detokenize: bool = True) -> SamplingParams:
-        """Return vLLM's own object, asking for the final output only. Imports vLLM.
-
-        Args:
-            constraint: what the answer is held to.
-            detokenize: whether vLLM makes the answer's text.
-
-        Raises:
-            SchemaError: the constraint cannot be enforced.
-        """
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-
-        from daft_vllm.engine.constraints.enforcement import held
-
-        structured = None
-        if constraint is not None:
-            structured = StructuredOutputsParams(**held(constraint).to_vllm())
-        return _params_class()(
-            **self.model_dump(),
-            structured_outputs=structured,
-            detokenize=detokenize,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            # A shallow copy per row in place of a deep one, which takes 14% of the front end's CPU time at 16 tokens a
-            # row. Rows with the same options share what is below, and vLLM's changes to it are the same for each.
-            skip_clone=True,
-        )
-
-
-@functools.cache
-def _params_class() -> type[SamplingParams]:
-    """Return vLLM's class, with the constraint that rows share checked once in place of with every row.
-
-    The check builds the grammar anew each time: 1 ms a row for a schema of usual size (the median of those in
-    ``benchmarks/guided/schemas``), 17 us being what all else of a row's bookkeeping takes.
-    """
-    from vllm import SamplingParams
-
-    from daft_vllm.engine.patches.either_backend import GUIDANCE_MARK
-
-    class CheckedOnce(SamplingParams):  # type: ignore[misc]  # vLLM's types are not followed
-        def _validate_structured_outputs(self, *args: Any) -> None:
-            shared = self.structured_outputs
-            if shared is None or getattr(shared, "_daft_vllm_checked", False):
-                return
-            if shared.grammar is not None and shared.grammar.startswith(GUIDANCE_MARK):
-                shared._backend = "xgrammar"  # as vLLM calls the backend that takes it; it was checked before
-            else:
-                super()._validate_structured_outputs(*args)
-            shared._daft_vllm_checked = True
-
-    return CheckedOnce

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 
 _GAUGES = ("pending", "in_flight", "peak_running")
 """Fields that say how things stand; all others only grow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.scheduling.row import Row
 
 MEMORY_BYTES = 64 << 20

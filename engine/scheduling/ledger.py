@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.scheduling.duplicates import Duplicates
 from daft_vllm.engine.scheduling.queue import PrefixQueue

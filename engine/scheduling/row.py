@@ -3,52 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import time
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, NamedTuple
 
-from daft_vllm.engine.requests.content import Media
-from daft_vllm.engine.requests.request import Outcome, Toolbox
-from daft_vllm.engine.scheduling.prefix import TOKEN_BYTES, key_tokens, order_key
-
-if TYPE_CHECKING:
-    from vllm import SamplingParams
+from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.requests.prepared import TOKEN_BYTES, Prepared
+from daft_vllm.engine.scheduling.prefix import key_tokens, order_key
 
 _sequence = itertools.count()
-
-
-class Prepared(NamedTuple):
-    """A row as the renderer leaves it.
-
-    Attributes:
-        tokens: the prompt's token ids, from ``pack_tokens``.
-        params: vLLM's sampling parameters.
-        guided: whether the output is held to a format.
-        recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
-        media: digest of what the prompt's tokens don't tell: its media, and the adapter. Empty: none.
-        thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
-        items: the prompt's media, in order; each has its placeholder among the tokens.
-        toolbox: tools that the model may call.
-        adapter: name of the LoRA adapter.
-    """
-
-    tokens: bytes
-    params: SamplingParams
-    guided: bool
-    recipe: bytes = b""
-    media: bytes = b""
-    thinking: bool | None = None
-    items: tuple[Media, ...] = ()
-    toolbox: Toolbox | None = None
-    adapter: str | None = None
-
-    def digest(self) -> bytes | None:
-        """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
-        if not self.recipe:
-            return None
-        return b"".join((self.recipe, self.media, hashlib.sha256(self.tokens).digest()))
 
 
 class Call:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from daft_vllm.engine.constraints.enforcement import compile_error, held
-from daft_vllm.engine.requests.request import Constraint
+from daft_vllm.engine.constraints.constraint import Constraint
+from daft_vllm.engine.constraints.enforcement import compile_error, enforcement_of
 from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
 from daft_vllm.errors import ModelError, SchemaError
 
@@ -77,9 +77,9 @@ def check_constraint(constraint: Constraint, model: str | None = None) -> None:
         model: folder or name of the model whose tokenizer it has to go with. None: any.
 
     Raises:
-        SchemaError: see ``enforcement.held``; or the grammar can't be compiled for the tokenizer.
+        SchemaError: see ``enforcement.enforcement_of``; or the grammar can't be compiled for the tokenizer.
     """
-    one = held(constraint)
+    one = enforcement_of(constraint)
     tokenizer = local_tokenizer(model) if model is not None else None
     if tokenizer is not None:
         error = compile_error(one, tokenizer)

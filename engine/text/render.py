@@ -19,12 +19,14 @@ from daft_vllm.engine.requests.content import (
     media_of,
     merged,
 )
-from daft_vllm.engine.requests.request import Outcome, Request, Toolbox
-from daft_vllm.engine.scheduling.prefix import pack_tokens
-from daft_vllm.engine.scheduling.row import Prepared
+from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
+from daft_vllm.engine.requests.request import Request
+from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.guard import TokenGuard
+from daft_vllm.engine.text.params import sampling_params
 from daft_vllm.engine.text.tokenize import Tokenizer
 from daft_vllm.engine.text.tools import ToolReader
 from daft_vllm.errors import ModelError, OptionError, SchemaError
@@ -183,7 +185,7 @@ class RequestRenderer:
         sampling, toolbox = request.sampling, request.toolbox
         if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
             sampling = sampling.but({"skip_special_tokens": False})
-        return sampling.to_vllm(request.constraint, detokenize=not self._detokenizer.takes(sampling))
+        return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.takes(sampling))
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
         """Return the chat template's text, None where there is none."""

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from daft_vllm.engine.requests.request import ErrorValue, Outcome, ToolAnswer, Toolbox, ToolCall
+from daft_vllm.engine.requests.outcome import ErrorValue, Outcome
+from daft_vllm.engine.requests.toolbox import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, suggest
 
 _BEGINS = re.compile(

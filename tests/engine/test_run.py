@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from daft_vllm import Constraint, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens, unpack_tokens
-from daft_vllm.engine.scheduling.row import Prepared
+from daft_vllm.engine.requests.prepared import Prepared, unpack_tokens
+from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 

@@ -121,7 +121,7 @@ def test_schemas_of_both_libraries_share_an_engine_and_do_not_mix(tiny: str) -> 
     with OfflineEngine(EngineConfig(tiny, TINY_ARGS)) as engine:
         outcomes = engine.run(requests, dedupe=False)
         assert [json.loads(outcome.text or "") for outcome in outcomes] == [f"row {i % 30}" for i in range(600)]
-        # Held by llguidance alone: xgrammar knows no multiples without bounds.
+        # Enforced by llguidance alone: xgrammar knows no multiples without bounds.
         sevens = Constraint(json_schema=json.dumps({"type": "integer", "multipleOf": 7, "minimum": 1}))
         drawn = SamplingOptions(max_tokens=30, temperature=1.0)
         numbers = engine.run([Request(f"Number {i}", constraint=sevens, sampling=drawn) for i in range(50)])

@@ -13,7 +13,7 @@ from daft import DataType
 from jsonschema.exceptions import best_match
 
 from daft_vllm.engine import ErrorValue, Outcome
-from daft_vllm.engine.requests.request import ToolAnswer, Toolbox, ToolCall
+from daft_vllm.engine.requests.toolbox import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, SchemaError
 from daft_vllm.udf.answers.formats import Tools
 from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat

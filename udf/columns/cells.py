@@ -14,7 +14,7 @@ from daft import DataType, Series
 
 from daft_vllm.engine.requests.content import Content, Conversation, Media, Message, merged
 from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.documents import PDF, document_contents, is_document
 from daft_vllm.udf.columns.files import FileAccess

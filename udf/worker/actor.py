@@ -18,7 +18,7 @@ from daft import Series
 from daft.udf.metrics import increment_counter
 
 from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.engine.requests.request import count_by_code
+from daft_vllm.engine.requests.outcome import count_by_code
 from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, OptionError, RowError, SchemaError

@@ -10,7 +10,7 @@ from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
 from daft_vllm.engine.requests.content import MediaKind, Message
-from daft_vllm.engine.requests.request import Toolbox
+from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.udf.answers.results import details_type
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.columns.files import FileAccess

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.guided.conformance import OWN_SCHEMAS, Case, judge, read_cases, summary
+from benchmarks.guided.cases import Case, read_cases
+from benchmarks.guided.conformance import OWN_SCHEMAS, judge, summary
 from daft_vllm.udf.answers.validation import validator_of
 
 pytest.importorskip("xgrammar")

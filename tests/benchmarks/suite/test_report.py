@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.suite.records import Record, ResultsFile, add_answers
-from benchmarks.suite.report import ORACLES, markdown, ratio, summarise, write_report
+from benchmarks.suite.report import markdown, write_report
+from benchmarks.suite.summary import ORACLES, ratio, summarise
 
 
 def record(arm: str, rows: int, seconds: float | None, round_number: int = 0, **more: object) -> Record:

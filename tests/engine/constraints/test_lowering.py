@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.guided.grammars import acceptor, writer
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.constraints.enforcement import Held, held
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.constraints.formats import ASSERTED
+from daft_vllm.engine.constraints.libraries.base import Enforcement
 from daft_vllm.engine.constraints.lowering import lower
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.validation import validator_of
@@ -37,7 +38,7 @@ TREE = {
 
 def accepts(schema: Any, value: Any, backend: Any = "auto") -> bool:
     """Whether the grammar that holds ``schema`` accepts ``value``."""
-    one = held(Constraint(json_schema=json.dumps(schema), backend=backend))
+    one = enforcement_of(Constraint(json_schema=json.dumps(schema), backend=backend))
     assert one.left == ()
     return acceptor(one)(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
@@ -267,7 +268,7 @@ def test_references_that_lead_nowhere_are_errors(schema: Any) -> None:
 
 def test_auto_takes_the_library_that_leaves_nothing_out() -> None:
     def backend(schema: Any, **options: Any) -> str:
-        return held(Constraint(json_schema=json.dumps(schema), **options)).backend
+        return enforcement_of(Constraint(json_schema=json.dumps(schema), **options)).backend
 
     assert backend({"type": "string"}) == "xgrammar"
     assert backend({"type": "string", "maxLength": 9}) == "guidance"  # xgrammar writes no quote beside a length
@@ -278,7 +279,7 @@ def test_auto_takes_the_library_that_leaves_nothing_out() -> None:
     unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     with pytest.raises(SchemaError, match='enforce="validate"'):
         backend(unique)
-    one = held(Constraint(json_schema=json.dumps(unique), enforce="validate"))
+    one = enforcement_of(Constraint(json_schema=json.dumps(unique), enforce="validate"))
     assert [finding.keyword for finding in one.left] == ["uniqueItems"]
 
 
@@ -297,7 +298,7 @@ def test_times_and_dates_are_ones_that_python_has(backend: str) -> None:
 def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> None:
     import re
 
-    accepts = acceptor(held(Constraint(regex=pattern)))
+    accepts = acceptor(enforcement_of(Constraint(regex=pattern)))
     for text in ("AB-12", "yes", "no", "maybe", "a-b", 'a"b', "a\nb", "x" * 300, "x" * 301, "5", "Ü"):
         assert not accepts(text) or re.fullmatch(pattern, text), text
     assert any(accepts(text) for text in ("AB-12", "yes", "abc", "a-b", "xx"))
@@ -313,7 +314,7 @@ def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> Non
 )
 def test_a_constraint_that_cannot_be_built_is_refused(constraint: Constraint, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        held(constraint)
+        enforcement_of(constraint)
 
 
 @pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
@@ -326,16 +327,16 @@ def test_anchors_that_branches_share(backend: Any) -> None:
 def test_llguidance_still_lets_a_whole_bound_in() -> None:
     """If this fails, llguidance is mended, and ``Emitter._number`` need not refuse such bounds any more."""
     spec = json.dumps({"type": "number", "exclusiveMinimum": 2, "exclusiveMaximum": 2.5})
-    assert acceptor(Held("guidance", "json", spec))("2")
+    assert acceptor(Enforcement("guidance", "json", spec))("2")
     with pytest.raises(SchemaError, match="exclusiveMinimum: llguidance includes a whole bound"):
-        held(Constraint(json_schema=spec, backend="guidance"))
+        enforcement_of(Constraint(json_schema=spec, backend="guidance"))
     assert not accepts(json.loads(spec), 2)
     assert accepts(json.loads(spec), 2.25)
 
 
 def test_llguidance_still_lets_a_quote_in_beside_control_characters() -> None:
     """If this fails, llguidance is mended, and ``rust_pattern`` may leave control characters in."""
-    loose = Held("guidance", "json", json.dumps({"type": "string", "pattern": '^a[^ "]$'}))
+    loose = Enforcement("guidance", "json", json.dumps({"type": "string", "pattern": '^a[^ "]$'}))
     assert acceptor(loose)(json.dumps('a"'))
     assert not accepts({"type": "string", "pattern": '^a[^ "]$'}, 'a"', "guidance")
 
@@ -349,7 +350,7 @@ def test_random_texts_of_every_format_and_of_patterns_are_valid(backend: Any) ->
     written = 0
     for schema in schemas:
         try:
-            one = held(Constraint(json_schema=json.dumps(schema), backend=backend))
+            one = enforcement_of(Constraint(json_schema=json.dumps(schema), backend=backend))
         except SchemaError:
             continue
         check, write = validator_of(schema), writer(one, random.Random(7))

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.guided.grammars import acceptor, texts_of
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.constraints.enforcement import held
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.validation import validator_of
 
@@ -91,7 +91,7 @@ def test_no_random_schema_accepts_what_it_refuses(seed: int, backend: Any) -> No
     for _ in range(SCHEMAS):
         schema = draw.schema()
         try:
-            one = held(Constraint(json_schema=json.dumps(schema), backend=backend))
+            one = enforcement_of(Constraint(json_schema=json.dumps(schema), backend=backend))
         except SchemaError:
             unheld += 1
             continue

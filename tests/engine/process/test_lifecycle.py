@@ -17,7 +17,7 @@ import pytest
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine.process.core import Core, StepWatch
 from daft_vllm.engine.process.early_core import EarlyProcess
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.engine.setup.openmp import openmp_environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.scheduling.duplicates import Duplicates
 from daft_vllm.engine.scheduling.row import Call
 from tests.engine.scheduling.test_queue import make_row

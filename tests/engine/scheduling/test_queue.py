@@ -8,15 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from daft_vllm.engine.scheduling.prefix import (
-    computed_tokens,
-    optimal_prompt_tokens,
-    order_key,
-    pack_tokens,
-    shared_blocks,
-)
+from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
+from daft_vllm.engine.scheduling.prefix import computed_tokens, optimal_prompt_tokens, order_key, shared_blocks
 from daft_vllm.engine.scheduling.queue import PrefixQueue
-from daft_vllm.engine.scheduling.row import Call, Prepared, Row
+from daft_vllm.engine.scheduling.row import Call, Row
 
 BLOCK = 4
 

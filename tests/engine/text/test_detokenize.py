@@ -13,6 +13,7 @@ import pytest
 from benchmarks import shrunken
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.engine.text.detokenize import Detokenizer
+from daft_vllm.engine.text.params import sampling_params
 
 TEXTS = (
     " and so on: naïve café, 東京タワー, 👩‍👩‍👧‍👦 done.\n\n```python\nprint('x')\n```",
@@ -74,7 +75,7 @@ def test_the_same_texts(kind: str, smollm2: str) -> None:
         for options in ({}, {"skip_special_tokens": False}, {"include_stop_str_in_output": True}):
             sampling = SamplingOptions(**options)
             assert ours.takes(sampling)
-            params = sampling.to_vllm(None)
+            params = sampling_params(sampling, None, detokenize=True)
             for stopped in (False, True):
                 made = ours.text(prompt, answer, params, stopped=stopped)
                 if made != of_vllm(tokenizer, prompt, answer, params, stopped=stopped):

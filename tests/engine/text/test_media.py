@@ -18,8 +18,8 @@ from benchmarks import shrunken
 from daft_vllm import EngineConfig, Request
 from daft_vllm.engine.requests.content import Conversation, Media, Message
 from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
-from daft_vllm.engine.requests.request import Outcome
-from daft_vllm.engine.scheduling.prefix import unpack_tokens
+from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.requests.prepared import unpack_tokens
 from daft_vllm.engine.text.render import RequestRenderer
 from daft_vllm.errors import ModelError
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import shrunken
 from daft_vllm import OfflineEngine, Outcome
-from daft_vllm.engine.requests.request import ToolAnswer, Toolbox, ToolCall
+from daft_vllm.engine.requests.toolbox import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.engine.text.tools import ToolReader
 from daft_vllm.errors import OptionError
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from daft_vllm import OfflineEngine, Provider, prompt
 from daft_vllm.engine import Outcome
-from daft_vllm.engine.requests.request import ToolAnswer, ToolCall
+from daft_vllm.engine.requests.toolbox import ToolAnswer, ToolCall
 from daft_vllm.errors import ModelError, OptionError, SchemaError
 from daft_vllm.udf.answers.formats import Tools
 from daft_vllm.udf.answers.tools import CallFormat

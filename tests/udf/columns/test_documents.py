@@ -11,7 +11,7 @@ from daft import Series
 
 from daft_vllm import FileAccess
 from daft_vllm.engine.requests.content import Content, Conversation, Media
-from daft_vllm.engine.requests.request import Outcome
+from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.cells import CellReader, _file_name
 from daft_vllm.udf.columns.parts import PartKind

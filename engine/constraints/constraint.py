@@ -1,0 +1,46 @@
+"""What an answer is held to, and the libraries that can enforce it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from daft_vllm.errors import OptionError
+
+Backend = Literal["xgrammar", "guidance"]
+"""The library that enforces a constraint: vLLM's structured-output backends of these names."""
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+
+def check_backend(backend: str) -> None:
+    """Raise ``OptionError`` unless ``backend`` is one, or ``"auto"``."""
+    if backend not in ("auto", *BACKENDS):
+        raise OptionError(f"backend is 'auto', {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the output is held to: exactly one of the first four.
+
+    Args:
+        json_schema: JSON Schema (draft 2020-12) as text.
+        choices: the only answers allowed.
+        regex: a regular expression that matches the whole answer, in Python's syntax.
+        grammar: EBNF as xgrammar reads it (``root ::= ...``), or Lark (``start: ...``).
+        enforce: ``"validate"`` accepts a schema of which a part can't be enforced while an answer is written; who
+            reads the answer has to check it.
+        backend: the library that enforces it. ``"auto"``: xgrammar where it holds all of it and leaves nothing out,
+            else guidance (llguidance) where that does.
+    """
+
+    json_schema: str | None = None
+    choices: tuple[str, ...] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    enforce: Literal["strict", "validate"] = "strict"
+    backend: Literal["auto", "xgrammar", "guidance"] = "auto"
+
+    def __post_init__(self) -> None:
+        said = [name for name in ("json_schema", "choices", "regex", "grammar") if getattr(self, name) is not None]
+        if len(said) != 1:
+            raise OptionError(f"a constraint is one of json_schema, choices, regex and grammar, got {said or 'none'}.")

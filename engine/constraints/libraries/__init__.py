@@ -1,0 +1,11 @@
+"""The grammar libraries, one class each. A new one is a class here and a name in ``Backend``."""
+
+from __future__ import annotations
+
+from daft_vllm.engine.constraints.constraint import Backend
+from daft_vllm.engine.constraints.libraries.base import Library
+from daft_vllm.engine.constraints.libraries.guidance import Guidance
+from daft_vllm.engine.constraints.libraries.xgrammar import Xgrammar
+
+LIBRARIES: dict[Backend, Library] = {library.name: library for library in (Xgrammar(), Guidance())}
+"""In the order in which ``backend="auto"`` tries them."""

@@ -1,0 +1,124 @@
+"""xgrammar, the library that is used where it enforces all of a constraint."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from daft_vllm.engine.constraints.constraint import Backend
+from daft_vllm.engine.constraints.finding import Find, Node
+from daft_vllm.engine.constraints.formats import PATTERNS
+from daft_vllm.engine.constraints.libraries.base import (
+    Enforcement,
+    Library,
+    LoweredString,
+    StringRules,
+)
+from daft_vllm.engine.constraints.patterns import json_text_pattern, pattern_of_length, text_pattern
+
+MOST_MULTIPLES = 1000
+"""Multiples of a number that are written out, one by one, at most."""
+_SHORTEST_DATE = 10
+
+
+class Xgrammar(Library):
+    """xgrammar 0.2. What it does with a schema as it is written stands in ``lowering.py``."""
+
+    name: Backend = "xgrammar"
+    formats = frozenset(("duration", "uuid", "uri", "uri-reference"))
+    integer_limit = 2**63
+    builds_without_torch = False
+    enforces_several_key_patterns = False
+
+    @override
+    def multiples(self, steps: Sequence[float], find: Find, *, whole: bool) -> Node:
+        if steps and whole:
+            find(
+                "multipleOf",
+                "xgrammar doesn't enforce it without close bounds",
+                f"Give minimum and maximum, at most {MOST_MULTIPLES} values apart, or count in that unit",
+            )
+        elif steps:
+            find("multipleOf", "xgrammar doesn't enforce it", "Use an integer, of cents for example")
+        return {}
+
+    @override
+    def check_bounds(self, least: float, most: float, excluded: Sequence[float], keyword: str, find: Find) -> None:
+        pass  # it enforces all of them
+
+    @override
+    def string(self, rules: StringRules, find: Find) -> LoweredString:
+        low, high, formats, patterns = rules
+        if len(formats) + len(patterns) > 1:
+            both = "format" if formats else "pattern"
+            find(both, "xgrammar enforces one pattern or format of a string", "Write one pattern")
+        if formats and formats[0] not in PATTERNS:
+            if low > 1 or high is not None:
+                find("format", "xgrammar enforces no length beside it", "Leave the length out")
+            return LoweredString({"type": "string", "format": formats[0]})
+        if formats and low <= _SHORTEST_DATE:
+            low = 0
+        if formats or patterns:
+            keyword = "format" if formats else "pattern"
+            wanted = PATTERNS[formats[0]] if formats else patterns[0]
+            text, narrow = self.found_pattern(wanted, keyword, find, low, high)
+            return LoweredString({"type": "string", "pattern": text} if text else {"type": "string"}, narrow)
+        if not low and high is None:
+            return LoweredString({"type": "string"})
+        return LoweredString({"type": "string", "pattern": pattern_of_length(low, high)}, narrow=True)
+
+    @override
+    def pattern(self, pattern: str, low: int = 0, high: int | None = None) -> str:
+        return json_text_pattern(pattern, low, high)
+
+    @override
+    def is_narrow(self, pattern: str) -> bool:
+        return "[^" in pattern
+
+    @override
+    def pattern_of_keys(self, keys: Node) -> str | None:
+        return keys.get("pattern") or (pattern_of_length(0, None) if keys == {"type": "string"} else None)
+
+    @override
+    def regex(self, pattern: str) -> str:
+        return text_pattern(pattern)
+
+    @override
+    def build(self, one: Enforcement, tokenizer: Any) -> str:
+        grammar = _grammar(one)
+        if grammar is not None and tokenizer is not None:
+            _compiler(tokenizer).compile_grammar(grammar)
+        return ""
+
+    @override
+    def to_vllm(self, one: Enforcement) -> dict[str, Any]:
+        return {one.kind: list(one.spec) if isinstance(one.spec, tuple) else one.spec}
+
+
+def _grammar(one: Enforcement) -> Any:
+    """Return a constraint as xgrammar's grammar; None for choices, of which vLLM makes it."""
+    from xgrammar import Grammar
+
+    spec = str(one.spec)
+    if one.kind == "json":
+        return Grammar.from_json_schema(spec, any_whitespace=False, separators=(",", ":"))
+    if one.kind == "regex":
+        return Grammar.from_regex(spec)
+    if one.kind == "grammar":
+        return Grammar.from_lark(spec) if is_lark(spec) else Grammar.from_ebnf(spec)
+    return None
+
+
+def is_lark(grammar: str) -> bool:
+    """Whether a grammar is written in Lark's syntax rather than EBNF, as vLLM tells them apart: no ``::=`` in it."""
+    return "::=" not in grammar
+
+
+@functools.lru_cache(maxsize=2)
+def _compiler(tokenizer: Any) -> Any:
+    import xgrammar
+
+    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.from_huggingface(tokenizer), max_threads=1)

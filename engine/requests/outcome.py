@@ -1,0 +1,80 @@
+"""What comes out of the engine: a row's text, or its error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from daft_vllm.engine.requests.toolbox import ToolAnswer
+
+ErrorCode = Literal[
+    "null_prompt",
+    "empty_prompt",
+    "prompt_too_long",
+    "invalid_prompt",
+    "invalid_media",
+    "unavailable_media",
+    "invalid_request",
+    "truncated",
+    "invalid_output",
+    "engine_error",
+]
+"""Why a row has no value.
+
+``null_prompt``: the prompt was null. ``empty_prompt``: it held no text. ``prompt_too_long``: it leaves no room for an
+answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it. ``invalid_media``: an
+image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
+``unavailable_media``: it can't be fetched, or may not be. ``invalid_request``: vLLM refused its options.
+``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a guided answer does not satisfy
+its format. ``engine_error``: vLLM failed on this row and went on, or died of it again and again.
+"""
+
+
+class ErrorValue(NamedTuple):
+    """A row's failure as a value: a code to group by and a message that says what to do."""
+
+    code: ErrorCode
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class Outcome(NamedTuple):
+    """What became of one row: a text, or an error, never neither.
+
+    Attributes:
+        text: what the model wrote, also kept when ``error`` says that it can't be used. None if nothing was generated.
+        finish_reason: vLLM's: ``stop`` or ``length``; None if nothing was generated.
+        prompt_tokens: tokens of the rendered prompt. 0 if it was never tokenized.
+        cached_tokens: those of them that came from the prefix cache.
+        completion_tokens: tokens generated.
+        queue_seconds: how long the row waited before vLLM took it. 0 if it never waited.
+        error: why there is no usable answer, or None.
+        reasoning: what the model thought before it answered; None if it was not asked to think.
+        tool_answer: the answer taken apart, of a row with tools.
+    """
+
+    text: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    queue_seconds: float = 0.0
+    error: ErrorValue | None = None
+    reasoning: str | None = None
+    tool_answer: ToolAnswer | None = None
+
+    @classmethod
+    def failed(cls, code: ErrorCode, message: str, *, prompt_tokens: int = 0) -> Outcome:
+        """Return the outcome of a row for which nothing was generated."""
+        return cls(error=ErrorValue(code, message), prompt_tokens=prompt_tokens)
+
+
+def count_by_code(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Count the failed rows of ``outcomes`` by error code, most frequent first."""
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            counts[outcome.error.code] = counts.get(outcome.error.code, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
