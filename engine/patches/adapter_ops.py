@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_MENDED = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
+_FIXED = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 
 
-def mend_adapter_ops() -> None:
-    """Put mended operators in the place of vLLM's. For vLLM's core process on a CPU; elsewhere it does nothing."""
+def fix_adapter_ops() -> None:
+    """Put fixed operators in the place of vLLM's. For vLLM's core process on a CPU; elsewhere it does nothing."""
     if "vllm.v1.engine.core" not in sys.modules:
         return
     from vllm.platforms import current_platform
@@ -25,20 +25,20 @@ def mend_adapter_ops() -> None:
     from vllm.lora.ops.torch_ops import lora_ops
     from vllm.lora.punica_wrapper import punica_cpu
 
-    for name in _MENDED:
+    for name in _FIXED:
         theirs = getattr(lora_ops, name)
-        mended = without_negative_rows(getattr(theirs, "__wrapped__", theirs))
+        fixed = without_negative_rows(getattr(theirs, "__wrapped__", theirs))
         for module in (lora_ops, punica_cpu):
             if hasattr(module, name):
-                setattr(module, name, mended)
+                setattr(module, name, fixed)
 
 
 def without_negative_rows(operator: Callable[..., Any]) -> Callable[..., Any]:
     """Return an operator that takes a row whose index is negative for zeros; its result is then zero too."""
 
     @functools.wraps(operator)
-    def mended(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+    def fixed(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
         mask = (indices >= 0).to(inputs.dtype).unsqueeze(-1)
         return operator(inputs * mask, weights, output, indices, *args, **kwargs)
 
-    return mended
+    return fixed

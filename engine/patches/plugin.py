@@ -12,8 +12,8 @@ def register() -> None:
     if OWNER_PID not in os.environ:
         return
     die_with_parent()
-    from daft_vllm.engine.patches.adapter_ops import mend_adapter_ops
+    from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops
     from daft_vllm.engine.patches.either_backend import register_backend
 
     register_backend()
-    mend_adapter_ops()
+    fix_adapter_ops()

@@ -243,7 +243,7 @@ class Core:
                 more["lora_request"] = self._adapters[row.adapter]
             for attempt in range(2):
                 prompt: Any = (
-                    await self._with_media(row, anew=attempt > 0) if row.items else tokens_input(row.token_ids)
+                    await self._with_media(row, resend=attempt > 0) if row.items else tokens_input(row.token_ids)
                 )
                 async for output in self.llm.generate(prompt, row.params, f"{request_id}.{attempt}", **more):
                     last = output
@@ -286,9 +286,9 @@ class Core:
             return _without_thinking(outcome, self._reasoning.split(token_ids))
         return outcome
 
-    async def _with_media(self, row: Row, *, anew: bool) -> Any:
+    async def _with_media(self, row: Row, *, resend: bool) -> Any:
         try:
-            return await self.media.prompt(row, anew=anew)
+            return await self.media.prompt(row, resend=resend)
         finally:  # a sign of life too, though vLLM may have nothing to do meanwhile
             self.watch.last_step = time.monotonic()
 

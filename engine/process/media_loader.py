@@ -42,12 +42,12 @@ class MediaLoader:
         self.loaded = 0
         self.seconds = 0.0
 
-    async def prompt(self, row: Row, *, anew: bool = False) -> EngineInput:
+    async def prompt(self, row: Row, *, resend: bool = False) -> EngineInput:
         """Return a row's prompt for vLLM, and set its ``prompt_tokens``.
 
         Args:
             row: the row.
-            anew: don't count on what vLLM's core should still have of media like these.
+            resend: don't count on what vLLM's core should still have of media like these.
 
         Raises:
             MediaError: a medium can't be loaded or processed, or the prompt is too long with it.
@@ -55,17 +55,17 @@ class MediaLoader:
         self.rows += 1
         try:
             async with self._room:
-                return await self._prompt(row, anew=anew)
+                return await self._prompt(row, resend=resend)
         finally:
             self.rows -= 1
 
-    async def _prompt(self, row: Row, *, anew: bool) -> EngineInput:
+    async def _prompt(self, row: Row, *, resend: bool) -> EngineInput:
         data: dict[str, list[Any]] = {}
         for media, loaded in zip(row.items, await asyncio.gather(*map(self._load, row.items)), strict=True):
             data.setdefault(media.kind, []).append(loaded)
         try:
             prompt: EngineInput = await self._renderer.process_for_engine_async(
-                {"prompt_token_ids": row.token_ids, "multi_modal_data": data}, time.time(), skip_mm_cache=anew
+                {"prompt_token_ids": row.token_ids, "multi_modal_data": data}, time.time(), skip_mm_cache=resend
             )
         except Exception as e:
             raise MediaError("invalid_media", f"the model's processor refused it: {type(e).__name__}: {e}") from e

@@ -91,7 +91,7 @@ class SamplingOptions(BaseModel):
                     "Options of the engine (max_model_len, dtype, ...) go into engine_args={...}."
                 )
 
-    def but(self, options: dict[str, Any]) -> SamplingOptions:
+    def replace(self, options: dict[str, Any]) -> SamplingOptions:
         """Return these options with some of them replaced.
 
         Raises:
@@ -99,8 +99,8 @@ class SamplingOptions(BaseModel):
         """
         return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
 
-    def drawn_anew(self, attempt: int) -> SamplingOptions:
+    def resampled(self, attempt: int) -> SamplingOptions:
         """Return options that give another answer with each attempt: a determined one stays determined."""
         if self.temperature > 0 and self.seed is None:
             return self
-        return self.but({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})
+        return self.replace({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})

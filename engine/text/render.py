@@ -184,7 +184,7 @@ class RequestRenderer:
     def _params(self, request: Request) -> SamplingParams:
         sampling, toolbox = request.sampling, request.toolbox
         if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
-            sampling = sampling.but({"skip_special_tokens": False})
+            sampling = sampling.replace({"skip_special_tokens": False})
         return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.takes(sampling))
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
@@ -217,7 +217,7 @@ class RequestRenderer:
             "tokenize": False,
             # The names that templates give it: Qwen's and Gemma's, DeepSeek's and Granite's. Others ignore them.
             **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
-            **({} if request.toolbox is None else {"tools": self._tools.told(request.toolbox)}),
+            **({} if request.toolbox is None else {"tools": self._tools.definitions(request.toolbox)}),
             **(request.chat_template_kwargs or {}),
         }
         _, prompt = self._renderer.render_messages(

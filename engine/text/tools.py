@@ -45,7 +45,7 @@ class ToolReader:
         self._tokenizer = tokenizer
         self._model_config = model_config
         self._reasoning_parser = reasoning_parser
-        self._told: dict[Toolbox, list[dict[str, Any]]] = {}
+        self._definitions: dict[Toolbox, list[dict[str, Any]]] = {}
         self._kept: dict[tuple[Toolbox, bool], tuple[Any, Any, list[Any]]] = {}
 
     def keeps_special_tokens(self, toolbox: Toolbox, *, thinking: bool) -> bool:
@@ -57,11 +57,11 @@ class ToolReader:
         _, request, _ = self._parts(toolbox, thinking=thinking)
         return not request.skip_special_tokens
 
-    def told(self, toolbox: Toolbox) -> list[dict[str, Any]]:
+    def definitions(self, toolbox: Toolbox) -> list[dict[str, Any]]:
         """Return the tools as a chat template takes them."""
-        if toolbox not in self._told:
-            self._told[toolbox] = [json.loads(tool) for tool in toolbox.tools]
-        return self._told[toolbox]
+        if toolbox not in self._definitions:
+            self._definitions[toolbox] = [json.loads(tool) for tool in toolbox.tools]
+        return self._definitions[toolbox]
 
     def read(self, outcome: Outcome, token_ids: Sequence[int], toolbox: Toolbox, *, thinking: bool) -> Outcome:
         """Return the outcome with the calls that its text makes, or with an error if it makes one that can't be read.
@@ -109,7 +109,7 @@ class ToolReader:
                 )
                 request = ChatCompletionRequest(
                     messages=[{"role": "user", "content": ""}],
-                    tools=self.told(toolbox),
+                    tools=self.definitions(toolbox),
                     tool_choice="auto",
                 )
                 tools = list(request.tools or ())

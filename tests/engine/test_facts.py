@@ -88,10 +88,10 @@ def test_on_a_cpu_rows_without_adapter_get_the_last_one() -> None:
     from daft_vllm.engine.patches.adapter_ops import without_negative_rows
 
     inputs, weights = torch.ones(3, 4), torch.stack([torch.full((2, 4), value) for value in (1.0, 5.0)])
-    found, mended = torch.zeros(3, 2), torch.zeros(3, 2)
+    found, fixed = torch.zeros(3, 2), torch.zeros(3, 2)
     indices = torch.tensor([0, -1, 1])
-    theirs = getattr(lora_ops.bgmv_shrink, "__wrapped__", lora_ops.bgmv_shrink)  # this process may have mended it
+    theirs = getattr(lora_ops.bgmv_shrink, "__wrapped__", lora_ops.bgmv_shrink)  # this process may have fixed it
     theirs(inputs, weights, found, indices)
-    without_negative_rows(theirs)(inputs, weights, mended, indices)
+    without_negative_rows(theirs)(inputs, weights, fixed, indices)
     assert found[:, 0].tolist() == [4.0, 20.0, 20.0]
-    assert mended[:, 0].tolist() == [4.0, 0.0, 20.0]
+    assert fixed[:, 0].tolist() == [4.0, 0.0, 20.0]

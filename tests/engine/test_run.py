@@ -125,7 +125,7 @@ def test_identical_rows_are_computed_once(engine: OfflineEngine) -> None:
     before = engine.stats()
     texts = [o.text for o in engine.run([Request("Tell me a story.", sampling=drawn)] * 8)]
     assert len(set(texts)) > 1
-    seeded = [Request("Tell me a story.", sampling=drawn.but({"seed": i % 2})) for i in range(8)]
+    seeded = [Request("Tell me a story.", sampling=drawn.replace({"seed": i % 2})) for i in range(8)]
     texts = [o.text for o in engine.run(seeded)]
     assert texts == texts[:2] * 4
     assert engine.stats().since(before).duplicates == 6

@@ -142,9 +142,9 @@ class PromptActor:
                 continue
             sampling = request.sampling
             if error.code == "truncated":
-                again[i] = replace(request, sampling=sampling.but({"max_tokens": sampling.max_tokens * 2**attempt}))
+                again[i] = replace(request, sampling=sampling.replace({"max_tokens": sampling.max_tokens * 2**attempt}))
             elif error.code == "invalid_output":
-                again[i] = replace(request, sampling=sampling.drawn_anew(attempt))
+                again[i] = replace(request, sampling=sampling.resampled(attempt))
         with self._lock:
             self._retried += len(again)
             self._failed_before += sum(outcomes[i].error is not None for i in again)
@@ -243,7 +243,7 @@ class PromptActor:
             if values not in seen:
                 try:
                     given = {n: v for n, v in zip(spec.row_options, values, strict=True) if v is not None}
-                    seen[values] = spec.sampling.but(given)
+                    seen[values] = spec.sampling.replace(given)
                 except OptionError as e:
                     seen[values] = e
             yield seen[values]

@@ -102,7 +102,7 @@ def test_thinking_comes_before_the_calls(engine: OfflineEngine, smollm2: str) ->
 
 def test_special_tokens_are_kept_where_a_parser_looks_for_them(reader: ToolReader) -> None:
     assert reader.keeps_special_tokens(Toolbox((ADD,), "hermes"), thinking=False)
-    assert reader.told(Toolbox((ADD,), "hermes")) == [json.loads(ADD)]
+    assert reader.definitions(Toolbox((ADD,), "hermes")) == [json.loads(ADD)]
 
 
 def test_parsers_that_cannot_be_used(reader: ToolReader) -> None:
