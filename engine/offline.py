@@ -25,18 +25,18 @@ from daft_vllm.engine.text.render import RequestRenderer
 from daft_vllm.errors import EngineError, EngineStartError
 
 EXIT_SECONDS = 2.0
-"""How long vLLM's processes may take to end by themselves when this one ends: Daft waits 5 seconds for a UDF process.
-Without a load they take one; killed at once they leave a warning of vLLM's and one of Python's."""
+"""How long vLLM's processes may take to end by themselves when this process ends. Daft waits 5 seconds for a UDF
+process. Idle processes take one second. If they are killed at once, vLLM and Python print a warning each."""
 RENDER_ROWS = 2048
-"""Rows that are rendered before vLLM is given the first of them: enough for the queue to find what they share, few
-enough that vLLM does not wait while the rest of a large batch is tokenized."""
+"""How many rows are rendered before the first of them is sent to vLLM: enough for the queue to find what they share,
+but few enough that vLLM does not wait while the rest of a large batch is tokenized."""
 
 
 class OfflineEngine:
     """One vLLM engine for any number of concurrent callers.
 
     Opened on construction: the model is loaded before ``__init__`` returns. vLLM's core runs in a child process; one
-    thread of this process drives it, admits waiting rows as room appears, and watches that it lives.
+    thread of this process drives it, sends waiting rows when there is room, and checks that it is alive.
 
     Args:
         config: how to start the engine.
@@ -54,7 +54,7 @@ class OfflineEngine:
         self._state = EngineThread(config)
         self._rendering = threading.Lock()
         self._backends_checked: set[Backend] = set()
-        # weakref.finalize's own exit hook would come after multiprocessing's, which joins vLLM's core: for ever.
+        # weakref.finalize's own exit hook would run after multiprocessing's, which would wait for vLLM's core for ever.
         self._finalizer = weakref.finalize(self, self._state.stop, grace=EXIT_SECONDS)
         self._finalizer.atexit = False
         try:
@@ -77,19 +77,19 @@ class OfflineEngine:
 
         Args:
             requests: the rows.
-            dedupe: give rows with the same prompt and options one answer, computed once, where that answer is
-                determined: at temperature 0 or with a seed. Answers are remembered as long as the engine is open, the
-                latest 32 MiB of them at least, or until ``forget_answers``.
+            dedupe: compute the answer of rows with the same prompt and options once, if the answer is determined: at
+                temperature 0 or with a seed. At least the latest 32 MiB of answers are remembered, until the engine is
+                closed or ``forget_answers`` is called.
 
         Raises:
-            EngineDiedError: vLLM died, or stalled for ``stall_timeout`` seconds, before every row was answered, and
-                had been started again ``max_restarts`` times in a row or did not start.
+            EngineDiedError: vLLM died, or stalled for ``stall_timeout`` seconds, before every row was answered. It had
+                already been started again ``max_restarts`` times in a row, or could not be started again.
             EngineClosedError: the engine is closed.
         """
         future = self.submit(requests, dedupe=dedupe)
         try:
             outcomes = self._state.wait(future)
-        except BaseException:  # an interrupt among them: nobody waits for these rows any more
+        except BaseException:  # also an interrupt: nobody waits for these rows any more
             future.cancel()
             raise
         if len(outcomes) != len(requests):
@@ -97,12 +97,13 @@ class OfflineEngine:
         return outcomes
 
     def submit(self, requests: Sequence[Request], *, dedupe: bool = True) -> Future[list[Outcome]]:
-        """Do as ``run`` does, and return as soon as every row is rendered and waits for its turn.
+        """Do what ``run`` does, but return as soon as every row is rendered and waits in the queue.
 
-        Cancelling the future gives up the rows.
+        Cancelling the future drops the rows.
 
         Raises:
-            EngineDiedError, EngineClosedError: as ``run`` does, here if the engine is gone already.
+            EngineDiedError, EngineClosedError: as in ``run``, if the engine has already ended. Otherwise the future
+                raises them.
         """
         self._state.raise_if_over()
         call = Call(len(requests))
@@ -116,7 +117,7 @@ class OfflineEngine:
         return call.future
 
     def _submit(self, call: Call, start: int, requests: Sequence[Request], *, dedupe: bool) -> None:
-        """Render ``requests``, which are ``call``'s from row ``start`` on, and hand them to the engine's thread."""
+        """Render ``requests``, the rows of ``call`` from index ``start`` on, and pass them to the engine's thread."""
         block_size = self._state.core.block_size
         rows: list[Row] = []
         finished: list[tuple[int, Outcome]] = []
@@ -142,15 +143,17 @@ class OfflineEngine:
         self._renderer.check_media(kinds)
 
     def check_tools(self, toolbox: Toolbox, *, thinking: bool) -> None:
-        """Raise ``ModelError`` or ``OptionError`` if the model can't be told of tools, or its calls can't be read."""
+        """Raise ``ModelError`` or ``OptionError`` if the model can't take tools, or its calls can't be read."""
         self._renderer.check_tools(toolbox, thinking=thinking)
 
     def check_constraints(self, constraints: Sequence[Constraint], like: Request) -> None:
-        """Make sure, once, that constraints have an effect with this model: that it writes what it is told.
+        """Test once for each grammar library that constraints have an effect with this model.
+
+        The model may write one word only, and has to write it.
 
         Args:
-            constraints: those that will follow; the libraries that hold them are tried.
-            like: a request of the kind that will follow: its chat template's arguments are used.
+            constraints: the constraints of later requests. The libraries that enforce them are tested.
+            like: a request like the later ones. Its chat template's arguments are used.
 
         Raises:
             EngineStartError: a constraint has no effect.
@@ -170,23 +173,23 @@ class OfflineEngine:
         for test, outcome in zip(tests, self.run(tests, dedupe=False), strict=True):
             if outcome.text != word:
                 raise EngineStartError(
-                    f"constraints have no effect with model {self.config.model!r}: held to {word!r}, it wrote "
-                    f"{outcome.text!r} ({outcome.error or test.constraint}). Leave return_format out, or use another "
-                    "model."
+                    f"constraints have no effect with model {self.config.model!r}: only {word!r} was allowed, and it "
+                    f"wrote {outcome.text!r} ({outcome.error or test.constraint}). Leave return_format out, or use "
+                    "another model."
                 )
         self._backends_checked |= backends
 
     def forget_answers(self) -> None:
-        """Compute anew what was computed before, for rows that come from now on."""
+        """Forget all answers: later rows are computed, even if an equal row was computed before."""
         self._state.forget_answers()
 
     def stats(self) -> EngineStats:
-        """Return the counters as they stand. Rows in equal rows pending, in flight, done and abandoned."""
+        """Return the current counters. ``rows`` = ``pending`` + ``in_flight`` + ``done`` + ``abandoned``."""
         return self._state.snapshot()
 
     @property
     def is_over(self) -> bool:
-        """Whether this engine died or was closed: it answers no more."""
+        """Whether this engine died or was closed. It then answers no more rows."""
         return self._state.is_over
 
     @property
@@ -196,7 +199,7 @@ class OfflineEngine:
 
     @property
     def max_model_len(self) -> int:
-        """The context of the model as it was loaded, in tokens."""
+        """The context of the loaded model, in tokens."""
         return self._state.core.max_model_len
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""What a GPU holds beside weights and cache: a step's intermediate results, CUDA graphs, CUDA and NCCL themselves.
+"""Estimates the GPU memory beside weights and cache: a step's intermediate results, CUDA graphs, CUDA and NCCL.
 
-Fitted to what vLLM 0.11 to 0.31 logged on H100, A100, L4 and other cards when it started
+The numbers are fitted to what vLLM 0.11 to 0.31 logged at its start on H100, A100, L4 and other cards
 (``benchmarks/parts/gpu_logs.py``).
 """
 
@@ -12,15 +12,15 @@ from daft_vllm.model_configs.cards import GIB
 CONTEXT_BYTES = int(0.3 * GIB)
 """CUDA's context and kernels: "non-torch" memory of one GPU, 0.24 to 0.27 GiB in the logs."""
 NCCL_BYTES = int(1.85 * GIB)
-"""What non-torch memory is more where the model is split over GPUs: 2.06 to 2.21 GiB in all in the logs."""
+"""Additional non-torch memory where the model is split over GPUs. In the logs the sum is then 2.06 to 2.21 GiB."""
 _LOGITS = 3.75
-"""Matrices of 32 bits, a row for each sequence and a column for each token of the vocabulary, that the sampler holds at
-its peak. In most models that is more than a layer needs."""
+"""Matrices that the sampler has in memory at its peak. Each has 32-bit numbers, a row for each sequence and a column
+for each token of the vocabulary. In most models they take more memory than a layer."""
 
 _STATES = 5
-"""Hidden states of an image's patches that are held at a layer's peak."""
+"""How many copies of the hidden states of an image's patches are in memory at a layer's peak."""
 _ROTARY_STATES = 13
-"""The same where positions are rotated into queries and keys, in 32 bits."""
+"""The same for an encoder that rotates queries and keys by their positions, in 32 bits."""
 
 
 def activation_bytes(
@@ -29,7 +29,7 @@ def activation_bytes(
     """Return the bytes of the largest intermediate results of a step on each GPU.
 
     Args:
-        architecture: the model's.
+        architecture: the model's architecture.
         batched_tokens: tokens of a step, vLLM's ``max_num_batched_tokens``.
         sequences: sequences of a step, vLLM's ``max_num_seqs``.
         tensor_parallel: GPUs that the model is split over.
@@ -40,7 +40,7 @@ def activation_bytes(
     encoder = 0
     if architecture.encoder is not None:
         encoder = encoder_bytes(architecture.encoder, batched_tokens=batched_tokens, tensor_parallel=tensor_parallel)
-    # Buffers of the experts' kernels stay.
+    # The buffers of the experts' kernels stay allocated, so they are added.
     experts = architecture.experts_per_token * batched_tokens * (2 * architecture.expert_size * 2 + row)
     return max(layer, sampler, encoder) + experts
 
@@ -53,5 +53,5 @@ def encoder_bytes(encoder: Encoder, *, batched_tokens: int, tensor_parallel: int
 
 
 def graph_bytes(architecture: Architecture) -> int:
-    """Return what CUDA graphs take: by vLLM's own estimates 0.5 to 1.8 GiB, more with more layers."""
+    """Return the bytes that CUDA graphs take: 0.5 to 1.8 GiB by vLLM's own estimates, more with more layers."""
     return int((0.2 + 0.02 * architecture.layers) * GIB)

@@ -1,4 +1,4 @@
-"""What of a model's config decides how much memory it takes and how fast it can be."""
+"""The parts of a model's config that decide how much memory it takes and how fast it can be."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CacheLayers:
-    """Layers whose caches are alike.
+    """Layers with the same kind of KV cache.
 
     Args:
         layers: how many there are.
-        heads: KV heads. 1 where the heads share one compressed entry (MLA), which every GPU then holds.
-        width: elements that a head keeps of each token: its key and its value.
+        heads: KV heads. 1 where all heads share one compressed entry (MLA); every GPU then keeps the whole entry.
+        width: elements that a head keeps for each token: those of its key and of its value.
         window: tokens that are kept. None: all.
     """
 
@@ -34,7 +34,7 @@ class Encoder:
         gated: whether its MLP is gated.
         rotary: whether positions are rotated into its queries and keys.
         patches_per_token: patches of an image that one token of the language model stands for.
-        largest_image: tokens of the largest image that isn't made smaller. 0: all images take a few hundred.
+        largest_image: tokens of the largest image that isn't scaled down. 0: all images take only a few hundred.
     """
 
     hidden_size: int
@@ -58,10 +58,11 @@ class Architecture:
         vocabulary: tokens.
         embeddings: matrices of size vocabulary x hidden_size: 1 where input and output share one, else 2.
         cache: its layers with a cache, by kind.
-        state_bytes: bytes of a sequence's fixed state, in layers without a cache. 0: there are none.
+        state_bytes: bytes of the fixed-size state that a sequence keeps in layers without a KV cache. 0: there are no
+            such layers.
         max_model_len: longest context, in tokens.
         experts: experts of an MoE layer. 0: it has none.
-        experts_per_token: those of them that a token goes through.
+        experts_per_token: experts that a token goes through.
         expert_size: width of an expert's MLP.
         takes: what the model takes besides text: ``"image"``, ``"audio"``.
         encoder: its image encoder. None: it has none, or one that isn't made of attention.
@@ -169,9 +170,9 @@ def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
 
 
 def _state_bytes(text: Any) -> int:
-    """Return what layers without a cache keep of a sequence: a matrix for each of their heads.
+    """Return the bytes that layers without a KV cache keep for a sequence: a matrix for each of their heads.
 
-    Those of linear attention are of 32 bits, Mamba's of the model's 16.
+    Linear attention keeps it in 32 bits, Mamba in the 16 bits of the model's own type.
     """
     layers = sum(kind in ("linear_attention", "mamba") for kind in _layer_types(text))
     if getattr(text, "mamba_n_heads", None):

@@ -1,4 +1,4 @@
-"""The cards that plans are made for."""
+"""The GPUs that memory plans can be made for, read from ``overlays/cards.toml``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Card:
     Args:
         name: the short name that ``--gpu`` takes.
         full_name: what the driver calls it.
-        memory_bytes: memory that a process can have, as CUDA reports it.
+        memory_bytes: memory that a process can use, as CUDA reports it.
         bandwidth: bytes a second from its memory.
         flops: floating point operations a second with 16-bit numbers, without sparsity.
         compute_capability: NVIDIA's, ``"8.9"`` for example.
-        engine_args: what vLLM's engine is told on it, by vLLM's names.
-        why: why so, by the name of the argument.
-        source: where the numbers are from.
+        engine_args: arguments of vLLM's engine on this card, by vLLM's names.
+        why: the reason for each of them, by the argument's name.
+        source: where the numbers come from.
     """
 
     name: str
@@ -71,5 +71,5 @@ def card_of(name: str) -> Card:
 
 
 def card_named(full_name: str) -> Card | None:
-    """Return the card that the driver calls so; None if it isn't known."""
+    """Return the card with this name in the driver; None if it isn't known."""
     return next((card for card in cards().values() if card.full_name == full_name), None)

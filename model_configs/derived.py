@@ -1,4 +1,4 @@
-"""Configs of models that no file describes: read from their own ``config.json``, and their weights counted."""
+"""Configs of models without a TOML file: reads their own ``config.json`` and counts their weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from daft_vllm.model_configs.registry import ModelConfig
 
 
 def derived_config(model: str) -> ModelConfig:
-    """Return what can be known of a model without loading it. Imports transformers; the hub is asked for one file.
+    """Return what can be known of a model without loading it. Imports transformers; asks the hub for one file.
 
     Args:
         model: folder of a model, or its name on the hub.
@@ -43,7 +43,7 @@ def derived_config(model: str) -> ModelConfig:
 
 
 def count_parameters(config: Any) -> int:
-    """Return the number of weights of a model with a Hugging Face config, tied ones counted once; none is allocated.
+    """Return how many weights a model with this Hugging Face config has. Tied ones count once; none is allocated.
 
     Raises:
         ModelError: transformers doesn't know the architecture, or needs a package for it.

@@ -1,4 +1,4 @@
-"""How a card's memory divides, before anything is loaded: weights, activations, and what is left for the cache."""
+"""Plans a card's memory before anything is loaded: weights, activations, and the rest for the KV cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0}
 QUANTIZED_BYTES = {"fp8": 1.0, "mxfp4": 0.6045, "awq": 0.53, "gptq": 0.53, "bitsandbytes": 0.53, "int8": 1.0}
-"""Bytes of a quantized weight, scales included: 4 bits and one of 8 for 32 weights (mxfp4; vLLM makes 3,072 columns of
-gpt-oss's 2,880), one of 16 and a zero point of 4 for 128 (awq, gptq). Embeddings stay in 16 bits."""
+"""Bytes of a quantized weight, scales included. mxfp4: 4 bits, and a scale of 8 bits for 32 weights; vLLM pads the
+2,880 columns of gpt-oss to 3,072. awq and gptq: 4 bits, and a scale of 16 and a zero point of 4 bits for 128 weights.
+Embeddings stay in 16 bits."""
 UTILIZATION = 0.92
 """vLLM 0.32's default of ``gpu_memory_utilization``."""
 BLOCK_SIZE = 16
@@ -25,33 +26,33 @@ BLOCK_SIZE = 16
 
 
 def vllm_defaults(card: Card) -> dict[str, int]:
-    """Return what vLLM 0.32 chooses for offline use on a card, where it isn't told."""
+    """Return vLLM 0.32's defaults for offline use on a card."""
     if card.memory_bytes >= 70 * GIB and "A100" not in card.full_name:
         return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
     return {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
 
 
 def utilization_of(engine_args: Mapping[str, Any], gpus: float) -> float:
-    """Return the share of a GPU's memory that an engine takes; several share a GPU where ``gpus`` is below 1."""
+    """Return the share of a GPU's memory that an engine takes; several engines share a GPU if ``gpus`` is below 1."""
     return float(engine_args.get("gpu_memory_utilization") or UTILIZATION * (min(1.0, gpus) or 1.0))
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What each GPU of an engine holds. Sizes are in bytes, for one GPU.
+    """How the memory of each GPU of an engine is divided. Sizes are in bytes, for one GPU.
 
     Args:
         card: the card.
         gpus: GPUs of the engine, over which the model is split.
         available: memory that vLLM may use.
         weights: the model's weights.
-        activations: the largest step's intermediate results, an image encoder's among them.
+        activations: intermediate results of the largest step, including an image encoder's.
         graphs: CUDA graphs.
         other: CUDA's context, kernels, and buffers to talk to other GPUs.
         max_model_len: context that the engine is started with, in tokens.
-        longest: the longest context that the cache holds once. 0: nothing fits.
-        sequence: cache that a sequence of ``max_model_len`` takes.
-        token: cache that a token more takes, of a long sequence.
+        longest: tokens of the longest sequence that fits into the cache. 0: none fits.
+        sequence: cache of one sequence of ``max_model_len`` tokens.
+        token: cache of one more token in a long sequence.
     """
 
     card: Card
@@ -93,7 +94,7 @@ def weight_bytes(
 
 
 def weights_of(config: ModelConfig, engine_args: Mapping[str, Any] | None = None) -> int:
-    """Return the bytes of a known model's weights, as they come or as vLLM's arguments have them."""
+    """Return the bytes of a known model's weights: as published, or in the type that vLLM's arguments ask for."""
     args = engine_args or {}
     dtype = str(args.get("dtype", "auto"))
     return weight_bytes(
@@ -113,16 +114,16 @@ def sequence_bytes(
     block_size: int = BLOCK_SIZE,
     batched_tokens: int = 8192,
 ) -> int:
-    """Return the cache that a sequence takes on each GPU, as vLLM allocates it.
+    """Return the bytes of cache that a sequence takes on each GPU, as vLLM allocates it.
 
-    Layers with a sliding window keep the window and what one step adds. Layers of several kinds are put into groups of
-    the same number of layers, filled up, so that all share one pool of blocks.
+    Layers with a sliding window keep the window and the tokens that one step adds. If there are several kinds of
+    layers, vLLM divides each into groups of the same size and pads the last one, so that all share one pool of blocks.
 
     Args:
-        architecture: the model's.
+        architecture: the model's architecture.
         tokens: prompt and answer together.
-        tensor_parallel: GPUs that the heads are divided among.
-        element_bytes: bytes of an element of the cache: 2, with ``kv_cache_dtype="fp8"`` 1.
+        tensor_parallel: GPUs that the heads are split over.
+        element_bytes: bytes of an element of the cache: 2, or 1 with ``kv_cache_dtype="fp8"``.
         block_size: tokens of a block.
         batched_tokens: vLLM's ``max_num_batched_tokens``.
     """
@@ -136,7 +137,7 @@ def sequence_bytes(
 
 
 def _groups(cache: tuple[CacheLayers, ...]) -> list[tuple[int, CacheLayers]]:
-    """Return how many layers of each kind are allocated."""
+    """Return each kind of layers, with how many are allocated after padding."""
     if len(cache) < 2:
         return [(kind.layers, kind) for kind in cache]
     fewest, most = min(kind.layers for kind in cache), max(kind.layers for kind in cache)
@@ -149,7 +150,7 @@ def _element(args: Mapping[str, Any]) -> float:
 
 
 def longest_context(cache: int, architecture: Architecture, **options: Any) -> int:
-    """Return the longest sequence that a cache of so many bytes holds, in tokens; ``options`` as in sequence_bytes."""
+    """Return the tokens of the longest sequence in ``cache`` bytes; ``options`` are those of ``sequence_bytes``."""
     low, high = 0, architecture.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
@@ -168,17 +169,17 @@ def plan_memory(
     gpus: float = 1,
     engine_args: Mapping[str, Any] | None = None,
 ) -> MemoryPlan:
-    """Return how the memory divides.
+    """Return how the memory is divided.
 
-    The weights are those of ``weight_bytes`` divided by the GPUs, the cache is counted as vLLM allocates it, the rest
-    is estimated in ``daft_vllm.model_configs.activations``.
+    The weights are divided by the number of GPUs. The cache is counted as vLLM allocates it. The rest is estimated in
+    ``daft_vllm.model_configs.activations``.
 
     Args:
-        architecture: the model's.
-        weights: bytes of its weights.
+        architecture: the model's architecture.
+        weights: bytes of its weights, from ``weight_bytes``.
         card: the card.
         gpus: GPUs of the engine; a share of one, such as 0.5, for several engines on one card.
-        engine_args: of vLLM's engine; those with an effect here are ``max_model_len``, ``max_num_seqs``,
+        engine_args: arguments of vLLM's engine. Those with an effect here: ``max_model_len``, ``max_num_seqs``,
             ``max_num_batched_tokens``, ``gpu_memory_utilization``, ``kv_cache_dtype``, ``dtype``, ``block_size``,
             ``enforce_eager``, ``language_model_only``.
     """

@@ -21,7 +21,7 @@ class Package:
 
     Args:
         distribution: name of the package on PyPI.
-        version: the version whose file was tried.
+        version: the version that was tried.
         module: the module that the package installs.
         gguf: file name within the module's folder.
     """
@@ -35,7 +35,7 @@ class Package:
         """Return the folder with the GGUF file.
 
         Raises:
-            MissingPackageError: the package is not installed, or doesn't hold the file.
+            MissingPackageError: the package is not installed, or doesn't contain the file.
         """
         spec = importlib.util.find_spec(self.module)
         places = spec.submodule_search_locations if spec is not None else None
@@ -61,10 +61,10 @@ def folder_of(name: str, package: Package) -> Path:
 
 
 def converted_folder(name: str, package: Package) -> Path:
-    """Return the folder with the model in Hugging Face format, converting it if that wasn't done yet.
+    """Return the folder with the model in Hugging Face format; convert the model first if that wasn't done yet.
 
-    Several processes may ask at once: one converts and the others wait. A conversion that is cut short leaves nothing
-    that would be taken for a model.
+    Several processes may ask at once: one converts and the others wait. An interrupted conversion leaves no folder that
+    could be mistaken for a model.
     """
     from filelock import FileLock
 

@@ -17,15 +17,15 @@ from daft_vllm.model_configs.packaged import Package, converted_folder, folder_o
 
 @dataclass(frozen=True)
 class Prompting:
-    """How a model wants to be spoken to; what ``prompt()`` is given goes before.
+    """How a model expects its prompts. The arguments of ``prompt()`` take precedence.
 
     Args:
-        chat_template: Jinja text, where the model has none or a wrong one. None: the model's own.
-        chat_template_kwargs: handed to the chat template, ``{"enable_thinking": false}`` for example.
-        system_role: how the chat template tells a system message: as a turn of its own, or elsewhere.
-        thinking: ``"never"``, ``"always"``, or ``"switch"``: the chat template can be told.
-        reasoning_parser: vLLM's name of the parser of the model's thinking. None: it doesn't think.
-        tool_parser: vLLM's name of the parser of the model's calls. None: it isn't trained on tools.
+        chat_template: Jinja text, for a model that has no chat template or a wrong one. None: the model's own is used.
+        chat_template_kwargs: arguments of the chat template, ``{"enable_thinking": false}`` for example.
+        system_role: where the chat template puts a system message: in a turn of its own, elsewhere, or nowhere.
+        thinking: ``"never"``, ``"always"``, or ``"switch"`` if an argument of the chat template turns it on or off.
+        reasoning_parser: vLLM's name for the parser of the model's thinking. None: it doesn't think.
+        tool_parser: vLLM's name for the parser of the model's tool calls. None: it isn't trained on tools.
     """
 
     chat_template: str | None = None
@@ -38,11 +38,11 @@ class Prompting:
 
 @dataclass(frozen=True)
 class Overlay:
-    """What vLLM's engine is told of a model on one card.
+    """Additional engine arguments of a model on one card.
 
     Args:
-        engine_args: by vLLM's names; none that the model's own ``engine_args`` have.
-        why: why so, by the name of the argument, and who says so.
+        engine_args: by vLLM's names; none of them is in the model's own ``engine_args``.
+        why: the reason for each of them and who says so, by the argument's name.
     """
 
     engine_args: Mapping[str, Any]
@@ -59,20 +59,20 @@ class ModelConfig:
         licence: SPDX identifier of the weights' licence.
         parameters: number of weights, tied ones counted once.
         max_model_len: longest context that the model was trained for, in tokens.
-        active_parameters: those of them that a token goes through, in a mixture of experts. None: all.
-        gated: whether the hub wants a token of somebody who accepted the licence.
-        modalities: what it takes.
-        dtypes: types of its weights that give right answers.
-        quantization: how its weights come quantized, as vLLM calls it. None: they don't.
+        active_parameters: weights that a token goes through in a mixture of experts. None: all.
+        gated: whether the hub asks for the token of a user who accepted the licence.
+        modalities: kinds of input that it takes.
+        dtypes: types of its weights with which it gives right answers.
+        quantization: vLLM's name for the quantization of the published weights. None: they are not quantized.
         task: ``"generate"`` or ``"embed"``.
         packages: Python packages that it needs beside vLLM's.
-        prompting: how it wants to be spoken to.
-        sampling: the sampling options that its makers recommend. Not applied by themselves.
-        engine_args: what vLLM's engine is told, by vLLM's names.
-        why: why so, by the name of the argument.
-        cards: what it is told besides on single cards, by their names.
-        config: what of its ``config.json`` planning needs, as Hugging Face's config classes take it.
-        sources: where these numbers are from, and when they were read.
+        prompting: how it expects its prompts.
+        sampling: the sampling options that its makers recommend. They are not applied automatically.
+        engine_args: arguments of vLLM's engine for it, by vLLM's names.
+        why: the reason for each of them, by the argument's name.
+        cards: additional engine arguments on single cards, by the card's name.
+        config: the parts of its ``config.json`` that planning needs, as Hugging Face's config classes take them.
+        sources: where these numbers come from, and when they were read.
         package: the Python package that carries the weights. None: they come from the hub.
     """
 
@@ -141,7 +141,7 @@ def config_of(model: str) -> ModelConfig | None:
 
 
 def check_known_model(model: str) -> None:
-    """Raise ``OptionError`` for a name that is nearly, but not quite, that of a known model."""
+    """Raise ``OptionError`` if the name is empty, or nearly but not exactly that of a known model."""
     if not isinstance(model, str) or not model.strip():
         raise OptionError(f"model is a folder, a name on the hub or a short name, got {model!r}.")
     if "/" in model or model in known_models() or Path(model).exists():
@@ -152,7 +152,10 @@ def check_known_model(model: str) -> None:
 
 
 def resolve_model(model: str) -> str:
-    """Return what vLLM should load for ``model``: a folder for a packaged model (converted on first use), else itself.
+    """Return what vLLM should load for ``model``.
+
+    For a packaged model that is a folder (converted on first use), for another known model its name on the hub, else
+    ``model`` itself.
 
     Raises:
         MissingPackageError: the package that carries the model is not installed.
@@ -166,7 +169,7 @@ def resolve_model(model: str) -> str:
 
 
 def known_folder(model: str) -> str:
-    """Return what ``resolve_model`` does, without converting anything: the folder may not be there yet."""
+    """Return the same as ``resolve_model`` without converting anything: the folder may not exist yet."""
     config = known_models().get(model)
     if config is None or config.package is None:
         return resolve_model(model)

@@ -1,4 +1,4 @@
-"""From a model, a card and a goal to the arguments of vLLM's engine, each with where it comes from."""
+"""Chooses the arguments of vLLM's engine for a model, a card and a goal, each with its origin and reason."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Goal:
     """What a job wants most.
 
     Args:
-        description: in words.
-        engine_args: what vLLM's engine is told for it, by vLLM's names.
-        why: why so, by the name of the argument.
+        description: the goal in words.
+        engine_args: arguments of vLLM's engine for it, by vLLM's names.
+        why: the reason for each of them, by the argument's name.
     """
 
     description: str
@@ -38,8 +38,8 @@ class Setting:
 
     Args:
         value: its value.
-        origin: who says so.
-        why: why, empty where the origin says enough.
+        origin: where it comes from.
+        why: the reason. Empty where the origin says enough.
     """
 
     value: Any
@@ -61,7 +61,7 @@ def resolve(
     goal: str | None = None,
     user: Mapping[str, Any] | None = None,
 ) -> dict[str, Setting]:
-    """Return the settings by name: the model's, over them the card's, the goal's, and the user's.
+    """Return the settings by name. The card's override the model's, the goal's override both, the user's override all.
 
     Raises:
         OptionError: there is no such goal, or the model gives wrong answers with the user's ``dtype``.
@@ -72,7 +72,7 @@ def resolve(
     if config is not None:
         found |= {n: Setting(v, f"model {config.name}", config.why.get(n, "")) for n, v in config.engine_args.items()}
         if config.prompting.reasoning_parser is not None:
-            why = "takes the model's thinking apart from its answer"
+            why = "separates the model's thinking from its answer"
             found["reasoning_parser"] = Setting(config.prompting.reasoning_parser, f"model {config.name}", why)
     if card is not None:
         found |= card_settings(config, card)
@@ -80,7 +80,7 @@ def resolve(
         wanted = goals()[goal]
         found |= {n: Setting(v, f"goal {goal}", wanted.why.get(n, "")) for n, v in wanted.engine_args.items()}
     given = dict(user or {})
-    if "structured_outputs_config" in given:  # which may hold a parser itself
+    if "structured_outputs_config" in given:  # it may contain a parser itself
         found.pop("reasoning_parser", None)
     found |= {name: Setting(value, "given") for name, value in given.items()}
     if config is not None and "dtype" in given:
@@ -89,7 +89,7 @@ def resolve(
 
 
 def card_settings(config: ModelConfig | None, card: Card) -> dict[str, Setting]:
-    """Return what a card wants of every model, and of this one; none of it is among the model's own settings."""
+    """Return a card's settings for every model and for this one; none of them is among the model's own settings."""
     found = {n: Setting(v, f"card {card.name}", card.why.get(n, "")) for n, v in card.engine_args.items()}
     overlay = config.cards.get(card.name) if config is not None else None
     if config is not None and overlay is not None:

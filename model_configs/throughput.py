@@ -1,4 +1,4 @@
-"""How fast a model can be on a card, from what the card can compute and read: an upper estimate, not a measurement."""
+"""Estimates how fast a model can be on a card, at most, from what the card can compute and read. Measures nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from daft_vllm.model_configs.architecture import Architecture
 from daft_vllm.model_configs.memory import MemoryPlan, sequence_bytes, vllm_defaults
 
 COMPUTE_SHARE = 0.5
-"""Share of the card's peak rate that large matrix products reach, all else included."""
+"""Share of the card's peak rate that large matrix products reach, with all else in the step included."""
 BANDWIDTH_SHARE = 0.7
 """Share of the card's bandwidth that reading weights and caches reaches."""
 
@@ -18,10 +18,10 @@ class Throughput:
     """What one engine does in a second.
 
     Args:
-        rows: rows.
-        prompt_tokens: prompt tokens, those from the cache among them.
+        rows: rows answered.
+        prompt_tokens: prompt tokens, including cached ones.
         output_tokens: output tokens.
-        sequences: sequences at once.
+        sequences: sequences that run at once (not per second).
     """
 
     rows: float
@@ -30,7 +30,7 @@ class Throughput:
     sequences: int
 
     def hours(self, rows: int, engines: int = 1) -> float:
-        """Return how long so many rows take."""
+        """Return the hours that ``rows`` rows take."""
         return rows / (self.rows * engines) / 3600
 
 
@@ -46,18 +46,18 @@ def estimate_throughput(
 ) -> Throughput | None:
     """Return how fast rows of this shape go through one engine; None if a row doesn't fit into its memory.
 
-    A prompt is computed at half of the card's peak rate. A step of generation reads all weights and the caches of the
-    sequences at 70% of its bandwidth, or computes as a prompt does, whatever takes longer. What is between steps, and
-    the front end, is left out.
+    A prompt is computed at half of the card's peak rate. A step of generation either reads all weights and the caches
+    of the sequences at 70% of the card's bandwidth, or computes at the rate of a prompt, whichever takes longer. The
+    time between steps, and the front end, are left out.
 
     Args:
-        architecture: the model's.
-        plan: how its memory divides.
+        architecture: the model's architecture.
+        plan: how its memory is divided.
         active_parameters: weights that a token goes through.
         prompt_tokens: of a row.
         output_tokens: of a row, 1 at least.
         cached_tokens: tokens of the prompt that other rows share.
-        max_num_seqs: vLLM's. None: its default on the card.
+        max_num_seqs: vLLM's argument. None: its default on the card.
     """
     needed = sequence_bytes(architecture, prompt_tokens + output_tokens, tensor_parallel=plan.gpus)
     most = max_num_seqs or vllm_defaults(plan.card)["max_num_seqs"]
@@ -67,7 +67,7 @@ def estimate_throughput(
     rate = plan.card.flops * plan.gpus * COMPUTE_SHARE
     bandwidth = plan.card.bandwidth * BANDWIDTH_SHARE
     prompt = 2 * active_parameters * (prompt_tokens - cached_tokens) / rate
-    held = sequence_bytes(architecture, prompt_tokens + output_tokens // 2, tensor_parallel=plan.gpus)
-    step = max((plan.weights + sequences * held) / bandwidth, 2 * active_parameters * sequences / rate)
+    mean_cache = sequence_bytes(architecture, prompt_tokens + output_tokens // 2, tensor_parallel=plan.gpus)
+    step = max((plan.weights + sequences * mean_cache) / bandwidth, 2 * active_parameters * sequences / rate)
     rows = 1 / (prompt + output_tokens * step / sequences)
     return Throughput(rows, rows * prompt_tokens, rows * output_tokens, int(sequences))

@@ -1,10 +1,10 @@
-"""How a table is cut for several engines: partitions become tasks, a task's rows batches, and batches meet engines.
+"""Plans how a table is cut for several engines: into partitions, and each partition into batches.
 
-Daft gives each worker (a node of a Ray cluster) one partition after the other, and cuts it into batches for the engines
-of that worker. They are all busy where ``(engines / workers) x batch_size = rows of a task``, as ByteDance found; there
-are three ways to miss that. Partitions of unlike size leave workers waiting for the one with the largest. Fewer
-partitions than workers leave some without any. And a batch so large that a partition is a batch or two leaves engines
-idle beside one that works.
+Daft gives each worker (a node of a Ray cluster) one partition after the other as a task. It cuts the rows of a task
+into batches for the engines of that worker. All engines are busy if
+``(engines / workers) x batch_size = rows of a task``, as ByteDance found. Three things prevent that. If partitions
+differ in size, workers wait for the one with the largest. If there are fewer partitions than workers, some workers get
+none. And if a batch is so large that a partition is only one or two batches, some engines are idle while another works.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from dataclasses import dataclass
 from daft_vllm.errors import OptionError
 
 DRAIN_ROWS = 7
-"""What the end of a batch costs, as rows of an engine's time: 5 to 9 were measured with 64 sequences at once
+"""The time that an engine loses at the end of a batch, in rows: 5 to 9 were measured with 64 sequences at once
 (``python -m benchmarks.parts.draining``)."""
 _ROUNDS = 4
-"""Batches that each engine gets at least, where there are rows enough: what one takes longer, others take over."""
+"""The fewest batches for each engine, if there are enough rows. If one engine is slow, others take more batches."""
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """How a table is cut.
+    """A plan of how to cut a table.
 
     Args:
         rows: rows of the table.
         workers: nodes.
-        engines: engines on all of them.
+        engines: engines on all workers together.
         batch_size: for ``prompt(batch_size=...)``.
         rows_per_task: for ``df.into_batches(...)``.
-        tasks: partitions that this makes.
+        tasks: how many partitions result.
     """
 
     rows: int
@@ -46,7 +46,7 @@ class TablePlan:
 
     @property
     def calls(self) -> str:
-        """The calls to write."""
+        """The calls of Daft and ``prompt()`` to write, as Python code."""
         cut = f"df = df.into_batches({self.rows_per_task})\n" if self.workers > 1 else ""
         return f"{cut}prompt(..., max_concurrency={self.engines}, batch_size={self.batch_size})"
 
@@ -63,7 +63,7 @@ def plan_table(rows: int, *, engines: int, workers: int = 1, batch_size: int = 2
         rows: rows of the table.
         engines: engines on all workers; a multiple of ``workers``.
         workers: nodes.
-        batch_size: rows of a batch at most. Large ones lose less at their ends, see ``prompt()``.
+        batch_size: the most rows in a batch. Large batches lose less time at their ends, see ``prompt()``.
 
     Raises:
         OptionError: a number is below 1, or the engines can't be spread evenly.
@@ -85,10 +85,10 @@ def plan_table(rows: int, *, engines: int, workers: int = 1, batch_size: int = 2
 
 @dataclass(frozen=True)
 class Simulated:
-    """What became of a table.
+    """The result of a simulated run.
 
     Args:
-        seconds: until the last row was answered.
+        seconds: time until the last row was answered.
         busy: share of that time in which engines worked, on average.
         idle_engines: engines that never got a batch.
     """
@@ -101,10 +101,10 @@ class Simulated:
 def simulate(
     partitions: Sequence[int], *, engines: int, workers: int, batch_size: int, seconds_per_row: float = 1.0
 ) -> Simulated:
-    """Run a table through engines, in order: a worker takes a partition when it has no batch left to hand out.
+    """Simulate a run of a table. A worker takes the next partition when it has no batch left for its engines.
 
     Args:
-        partitions: rows of each.
+        partitions: rows of each partition, in order.
         engines: engines on all workers.
         workers: nodes.
         batch_size: rows of a batch.

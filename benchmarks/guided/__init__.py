@@ -1,1 +1,1 @@
-"""Answers held to formats: whether they are, what it costs, and whether it helps to tell the model."""
+"""Constrained answers: whether formats are enforced, what that costs, and whether describing them helps the model."""

@@ -1,4 +1,4 @@
-"""Schemas with instances that they accept and refuse, as they are read from files, and what was found of them."""
+"""Test cases, read from files: a schema, instances that it accepts and refuses, and the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from daft_vllm.udf.answers.return_format import ReturnFormat
 
 @dataclass
 class Case:
-    """One schema with its instances, and what was found."""
+    """One schema, its instances, and the results."""
 
     name: str
     schema: Any
@@ -35,19 +35,19 @@ class Case:
 
     @property
     def keywords(self) -> str:
-        """The keywords that a refusal names."""
+        """The keywords that the message of a refusal names."""
         named = re.findall(r"^\s*/\S*: (\S+): ", self.refused or "", re.MULTILINE)
         return " ".join(dict.fromkeys(named)) or "whole schema"
 
     @property
     def reason(self) -> str:
-        """The first line of a refusal that says where and why."""
+        """The first line of a refusal that says where in the schema and why."""
         lines = (self.refused or "").splitlines()
         return (lines[1] if len(lines) > 1 else lines[0]).strip() if lines else ""
 
 
 def read_cases(folder: Path) -> Iterator[Case]:
-    """Read every schema under ``folder``, with the instances that its tests hold."""
+    """Read every schema under ``folder``, with the instances of its tests."""
     for path in sorted(folder.rglob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         groups = data if isinstance(data, list) else [data]
@@ -60,6 +60,6 @@ def form_of(case: Case) -> ReturnFormat | None:
     """Return what ``prompt()`` makes of the schema; None for ``true`` and ``false``, which it doesn't take.
 
     Raises:
-        SchemaError: it refuses the schema.
+        SchemaError: ``prompt()`` refuses the schema.
     """
     return None if isinstance(case.schema, bool) else ReturnFormat.of(case.schema)

@@ -1,9 +1,9 @@
-"""Whether schemas are enforced to the letter: ``python -m benchmarks.guided.conformance [DIR ...]``.
+"""Checks that schemas are enforced exactly: ``python -m benchmarks.guided.conformance [DIR ...]``.
 
 Reads folders of JSON files, each ``{"schema": ..., "tests": [{"data": ..., "valid": ...}]}`` or a list of such objects
 (the layout of the official JSON-Schema-Test-Suite). Without a model: does the grammar refuse each instance that the
-schema refuses, and accept each that it accepts? Is every text valid that is written at random as the grammar allows?
-Truth is ``jsonschema`` with formats checked. With ``--model``: is every value that a model writes valid?
+schema refuses, and accept each that it accepts? Is every random text that the grammar allows valid? What is valid
+decides ``jsonschema``, with formats checked. With ``--model``: is every value that a model writes valid?
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from daft_vllm.udf.answers.validation import validator_of
 
 TEXTS = 20
 TEXT_SECONDS = 2.0
-"""Random texts of each schema, and how long they may take."""
+"""Number of random texts of each schema, and how long all of them may take."""
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
 
 def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
-    """Fill in what the case's grammar does with its instances, if it can be compiled for a model's tokenizer, and
-    whether random texts that it allows are valid.
+    """Fill in the case's results.
+
+    If the schema is refused or can't be compiled for the model's tokenizer, the result is the reason. Otherwise: which
+    instances its grammar accepts, and which random texts that the grammar allows are invalid.
     """
     constraint = Constraint(json_schema=json.dumps(case.schema))
     try:
@@ -52,7 +54,7 @@ def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
     for instance in case.instances:
         try:
             is_valid = check.is_valid(instance)
-        except Exception:  # a schema that jsonschema can't follow either, of another document for example
+        except Exception:  # jsonschema can't follow this schema either: it refers to another document, for example
             continue
         accepted = any(accepts(text) for text in texts_of(instance, one))
         if is_valid and accepted:
@@ -116,7 +118,7 @@ def summary(folder: str, cases: list[Case]) -> str:
 
 
 def details(cases: list[Case]) -> str:
-    """Return what is refused and why, and what is accepted or refused against the schema."""
+    """Return the refused schemas with the reasons, and what is accepted or refused contrary to its schema."""
     lines = []
     for case in cases:
         if case.refused:

@@ -1,4 +1,4 @@
-"""The part of the conformance run in which models write: every schema, several answers, all in one engine."""
+"""The part of the conformance run in which a model writes: several answers for every schema, all in one engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.answers.validation import validator_of
 
 CHUNK = 256
-"""Rows at once: schemas of all kinds are mixed, so that constraints that leak into each other would show."""
+"""Rows of one call. They mix schemas of all kinds, so that a constraint that leaks into another row is noticed."""
 
 
 def let_model_answer(
@@ -24,11 +24,11 @@ def let_model_answer(
     """Add to each enforced case what ``model`` wrote: values, cut-off answers, and violations of the schema.
 
     Args:
-        cases: with their backends filled in.
+        cases: the cases, with their backends filled in.
         model: folder or name.
-        engine_args: of vLLM's engine.
-        answers: answers per schema, drawn at temperature 1 with seeds of their own.
-        max_tokens: of each.
+        engine_args: arguments of vLLM's engine.
+        answers: answers per schema, sampled at temperature 1, each with another seed.
+        max_tokens: longest answer.
     """
     enforced = [case for case in cases if case.backend is not None]
     forms = [form_of(case) for case in enforced]
@@ -65,6 +65,6 @@ def _count(case: Case, form: ReturnFormat | None, text: str | None, error: str |
     if wrong:
         case.violations.append(f"{wrong[0]}: {text}"[:300])
     elif form is not None and form.parse(text or "").error is not None:
-        case.unanswered += 1  # valid, and null in its column all the same: a number beyond what a double holds
+        case.unanswered += 1  # valid, but null in its column: a number out of the range of a double
     else:
         case.values += 1

@@ -1,4 +1,4 @@
-"""What holding an answer to a format costs: ``python -m benchmarks.guided.cost``.
+"""Measures what constrained answers cost: ``python -m benchmarks.guided.cost``.
 
 One engine, the same prompts and the same number of output tokens with and without a constraint; rounds are interleaved.
 The constrained answers are lists that can't be complete before the limit, so every row writes ``tokens`` tokens.
@@ -33,7 +33,7 @@ BOUNDED = {**ENTRY, "properties": {**ENTRY["properties"], "name": {"type": "stri
 
 
 def constraints() -> dict[str, Constraint | None]:
-    """Return what the answers are held to, by the name of the arm."""
+    """Return the constraint of the answers, by the name of the arm."""
 
     def of(entry: object, **options: object) -> Constraint:
         schema = {"type": "array", "items": entry, "minItems": 1000}

@@ -1,7 +1,8 @@
-"""Whether telling a model the format makes its answers better: ``python -m benchmarks.guided.describing``.
+"""Measures whether describing the format to a model improves its answers: ``python -m benchmarks.guided.describing``.
 
-Four questions whose right answers are beyond doubt, with and without a description of the format, with and without a
-system message; all rows through one engine. Right answers of one small model: which way it points, not how far.
+Four kinds of questions with undisputed answers, with and without a description of the format, with and without a
+system message; all rows through one engine. One small model answers: the result shows the direction of the effect, not
+its size.
 """
 
 from __future__ import annotations
@@ -77,11 +78,11 @@ class _Review(BaseModel):
 
 
 Rows = list[tuple[str, Callable[[dict[str, Any]], bool]]]
-"""Questions, each with what tells a right answer."""
+"""Questions, each with a function that says whether an answer is right."""
 
 
 def questions() -> list[tuple[str, type[BaseModel], str, Rows]]:
-    """Return name, format, system message and rows of each."""
+    """Return the name, format, system message and rows of each kind of question."""
     categories: dict[str, set[str]] = {}
     for category, names in RIGHT.items():
         for name in names.lower().split():
@@ -120,7 +121,7 @@ def main(
     model: Annotated[str, typer.Option(help="Folder or name.")] = "smollm2-135m",
     gpus: Annotated[float, typer.Option(help="GPUs of the engine.")] = 0,
 ) -> None:
-    """Print the right answers, and those with an empty field or cut off."""
+    """Print how many answers are right, and how many have an empty field or are cut off."""
     typer.echo(
         "| question | rows | system message | format described | right | empty or cut off |\n|---|---|---|---|---|---|"
     )
@@ -144,8 +145,8 @@ def main(
                     answers = [json.loads(o.text or "") if o.error is None else None for o in outcomes]
                     right = sum(a is not None and ok(a) for a, (_, ok) in zip(answers, rows, strict=True))
                     empty = sum(a is None or "" in a.values() for a in answers)
-                    said = ["yes" if text else "no" for text in (system, preamble)]
-                    typer.echo(f"| {name} | {len(rows)} | {' | '.join(said)} | {right} | {empty} |")
+                    cells = ["yes" if text else "no" for text in (system, preamble)]
+                    typer.echo(f"| {name} | {len(rows)} | {' | '.join(cells)} | {right} | {empty} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a compiled constraint accepts, asked without a model."""
+"""Asks a compiled constraint, without a model, which texts it accepts and allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def acceptor(one: Enforcement) -> Callable[[str], bool]:
     from xgrammar.testing import _is_grammar_accept_string
 
     if one.kind == "json":
-        # With free whitespace: without, xgrammar 0.2.8 wants a space behind commas inside of values of any kind.
+        # With free whitespace: without it, xgrammar 0.2.8 requires a space after commas inside values of any type.
         grammar = xgrammar.Grammar.from_json_schema(str(one.spec), any_whitespace=True)
     elif one.kind == "regex":
         grammar = xgrammar.Grammar.from_regex(str(one.spec))
@@ -45,8 +45,9 @@ def _guidance_accepts(grammar: Any, text: str) -> bool:
 
 
 def writer(one: Enforcement, draw: random.Random) -> Callable[[], str | None]:
-    """Return a function that writes a random text, byte by byte, of those that the constraint's grammar allows; None if
-    it didn't come to an end.
+    """Return a function that writes, byte by byte, a random text that the constraint's grammar allows.
+
+    The function returns None if the text does not come to an end.
     """
     begin = _guidance_walk(one) if one.backend == "guidance" else _xgrammar_walk(one)
 
@@ -76,7 +77,8 @@ END = 256
 _LONGEST = 4000
 _CLOSING, _PLAIN = tuple(b'"]}'), range(0x20, 0x7F)
 _ENDS, _CLOSES, _IS_PLAIN = 0.15, 0.2, 0.97
-"""How often a text ends that may, a string, a list or an object is closed that may be, a character is plain ASCII."""
+"""How often a text ends where it may end, a string, list or object is closed where it may be, and a character is plain
+ASCII."""
 
 _Walk = Callable[[], tuple[Callable[[], list[int]], Callable[[int], None]]]
 
@@ -133,13 +135,13 @@ def _bits(mask: Any) -> list[int]:
 
 
 def texts_of(value: Any, one: Enforcement) -> set[str]:
-    """Return compact JSON texts of a value: with its keys as they are, and in the order that the grammar takes."""
+    """Return compact JSON texts of a value: with its keys as they are, and in the order that the grammar expects."""
     values = (value, Fitted(one).ordered(value))
     return {json.dumps(v, ensure_ascii=ascii, separators=(",", ":")) for v in values for ascii in (False, True)}
 
 
 class Fitted:
-    """Puts the keys of values into the order in which a lowered schema names them, and notes those that it doesn't."""
+    """Puts the keys of values into the order of a lowered schema. Notes whether a key is neither named nor allowed."""
 
     def __init__(self, one: Enforcement) -> None:
         self._root = json.loads(str(one.spec))

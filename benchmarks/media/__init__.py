@@ -1,1 +1,1 @@
-"""Images and diagrams."""
+"""Benchmarks with images and diagrams."""

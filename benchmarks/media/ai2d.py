@@ -1,11 +1,11 @@
-"""How well a model reads diagrams, with and without them: ``python -m benchmarks.media.ai2d``.
+"""Measures how well a model reads diagrams, with the images and without: ``python -m benchmarks.media.ai2d``.
 
-Each multiple-choice question is asked twice, with the image first and with the text alone, its answer held to the
-letters of its choices. The report sets both against each other: what is right only with the image is what was seen.
+Each multiple-choice question is asked twice, first with its image, then with its text alone. The answer is constrained
+to the letters of the choices. The report compares both: what is right only with the image was read from the image.
 
-AI2D is read from the hub where that can be reached, or from a copy of its Parquet files (``--data``), and so are other
-subsets of The Cauldron that ask multiple-choice questions (``--subsets ai2d,scienceqa,tqa``). Where it can't, diagrams
-are drawn in its likeness, and the report says so.
+AI2D is read from the hub, if that can be reached, or from a copy of its Parquet files (``--data``). Other subsets of
+The Cauldron with multiple-choice questions can be read too (``--subsets ai2d,scienceqa,tqa``). If the hub can't be
+reached, diagrams like AI2D's are drawn, and the report says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TINY_ARGS = {"load_format": "dummy", "max_model_len": 2048, "kv_cache_memory_by
 
 @daft.func(return_dtype=DataType.binary())
 def _thumbnail(images: Any, wanted: bool) -> Any:
-    """Return the first image made small, if it is wanted and can be read."""
+    """Return a thumbnail of the first image; None if it is not wanted or can't be read."""
     if not wanted or not images or images[0] is None:
         return None
     try:
@@ -54,11 +54,12 @@ def _thumbnail(images: Any, wanted: bool) -> Any:
 def ask(df: daft.DataFrame, name: str, messages: Any, letters: list[str], options: dict[str, Any]) -> daft.DataFrame:
     """Add a column: a struct of ``value`` (the letter), ``error``, ``prompt_tokens`` and ``cached_tokens``."""
     formats = PerRow(col("letters"), {one: list(one) for one in letters})
-    # The questions say how to answer. Told of its letters first, rows of one image would not share it.
+    # No description of the format: the questions say how to answer. A description would come before the image, and
+    # rows with other letters could not share the image's tokens.
     answer = prompt(messages, formats, details=True, describe_schema=False, max_tokens=8, **options)
     df = df.with_column(name, answer)
-    said = col(name)["value"]
-    letter = coalesce(*(said[one] for one in letters))
+    values = col(name)["value"]
+    letter = coalesce(*(values[one] for one in letters))
     kept = {"value": letter, **{field: col(name)[field] for field in ("error", "prompt_tokens", "cached_tokens")}}
     return df.with_column(name, daft.functions.to_struct(**kept))
 
@@ -68,18 +69,18 @@ def evaluate(df: daft.DataFrame, options: dict[str, Any]) -> tuple[daft.DataFram
 
     Args:
         df: as ``cauldron.read`` returns it.
-        options: for ``prompt()``: the model, and where it runs.
+        options: arguments of ``prompt()``: the model, and where it runs.
 
     Returns:
-        The rows with the columns ``seen`` and ``blind`` (see ``ask``), their ``quadrant``, and a ``picture`` of those
-        that were wrong with the image; and what both passes took.
+        The rows with the columns ``seen`` and ``blind`` (see ``ask``), their ``quadrant``, and a ``picture`` for those
+        that were wrong with the image. Then both passes with their seconds.
     """
     found = df.where(col("letters").not_null()).select("letters").distinct().to_pydict()["letters"]
     if not found:
         raise typer.BadParameter("none of the questions is multiple choice.")
     letters = sorted(found)
     df = df.with_column("question", when(col("problem").is_null(), col("question")).otherwise(daft.lit(None)))
-    df.limit(1).select(prompt(col("question"), max_tokens=1, **options)).collect()  # the model is loaded once
+    df.limit(1).select(prompt(col("question"), max_tokens=1, **options)).collect()  # load the model before the passes
 
     started = time.monotonic()
     asked = ask(df, "seen", [image(col("images")), col("question")], letters, options)
@@ -115,7 +116,7 @@ def main(
     dollars_per_hour: Annotated[float, typer.Option(help="What one engine's machine costs, for the report.")] = 0.0,
     ray: Annotated[bool, typer.Option(help="Run on Ray: on the cluster of RAY_ADDRESS, if it is set.")] = False,
 ) -> None:
-    """Evaluate a model on diagrams, and write a page about it."""
+    """Evaluate a model on diagrams, and write a report."""
     names = [name.strip() for name in subsets.split(",") if name.strip()]
     args = json.loads(engine_args)
     note = ""
@@ -164,7 +165,7 @@ def main(
 
 
 def _of_subset(data: str, name: str, names: list[str]) -> str:
-    """Return where a subset is: a copy of several has a folder for each."""
+    """Return where a subset is: a copy of several subsets has a folder for each."""
     return data if data == "hub" or len(names) == 1 else f"{data.rstrip('/')}/{name}"
 
 

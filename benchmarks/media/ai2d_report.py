@@ -1,4 +1,4 @@
-"""What ``benchmarks.media.ai2d`` found, on one page."""
+"""Writes the results of ``benchmarks.media.ai2d`` as one HTML page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wilson(right: int, asked: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def mcnemar(helped: int, hurt: int) -> float:
-    """Return how probable so uneven a split is if both kinds are as likely: exact, two-sided."""
+    """Return the probability of a split at least so uneven if both kinds are equally likely: exact, two-sided."""
     changed = helped + hurt
     tail = sum(math.comb(changed, k) for k in range(min(helped, hurt) + 1))
     return min(1.0, 2 * tail / 2**changed)
@@ -69,7 +69,7 @@ def mcnemar(helped: int, hurt: int) -> float:
 
 @dataclass
 class Report:
-    """What the page says.
+    """What the page shows.
 
     Args:
         rows: as ``ai2d.evaluate`` returns them.
@@ -77,7 +77,7 @@ class Report:
         model: the model's name.
         engines: how many engines ran.
         dollars_per_hour: what one engine's machine costs; 0: not known.
-        note: said at the top.
+        note: a text for the top of the page.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def subsets(self) -> dict[str, tuple[int, float, float]]:
-        """Questions and both pass rates of each subset."""
+        """Each subset's number of questions, and the share of right answers with the image and without."""
         found = {}
         for name in dict.fromkeys(row["subset"] for row in self._asked):
             rows = [row for row in self._asked if row["subset"] == name]
@@ -118,7 +118,7 @@ class Report:
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """Some of the rows that were wrong with the image: those that it hurt first."""
+        """Some of the rows that were wrong with the image. Rows that the image hurt come first."""
         wrong = [row for row in self._asked if row["quadrant"] in ("image hurt", "both wrong")]
         wrong.sort(key=lambda row: (row["quadrant"] != "image hurt", row["picture"] is None))
         return [
@@ -146,7 +146,7 @@ class Report:
         return Speed(f"{one.name} images", one.seconds, self.asked / one.seconds, prompt, cached / max(1, prompt), cost)
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures, for machines."""
+        """Return the figures as a dictionary, for JSON."""
         return {
             "model": self.model,
             "note": self.note,
@@ -180,7 +180,7 @@ class Report:
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write ``report.html`` and ``summary.json``; what the data says is escaped."""
+    """Write ``report.html`` and ``summary.json``; texts from the data are escaped."""
     from jinja2 import Environment
 
     page = Environment(autoescape=True).from_string(_PAGE.read_text(encoding="utf-8")).render(r=report)

@@ -1,4 +1,4 @@
-r"""Multiple-choice questions about images in the layout of The Cauldron, of which AI2D is one of 50 subsets.
+r"""Reads multiple-choice questions about images in the layout of The Cauldron; AI2D is one of its 50 subsets.
 
 Its Parquet files have a row for each image: ``images``, a list of structs of ``bytes`` and ``path``, and ``texts``, a
 list of structs of ``user`` (``"Question: ...\nChoices:\nA. ...\nB. ...\nAnswer with the letter."``), ``assistant``
@@ -25,12 +25,12 @@ _HUB_SECONDS = 10.0
 
 
 class Parsed(NamedTuple):
-    """What a question's texts say.
+    """What the texts of a question contain.
 
     Attributes:
-        letters: those of the choices, ``"ABCD"``. None if it isn't multiple choice.
-        answer: the letter of the right one.
-        problem: why it can't be asked, or None.
+        letters: letters of the choices, ``"ABCD"``. None if it isn't multiple choice.
+        answer: the letter of the right choice.
+        problem: why the question can't be asked, or None.
     """
 
     letters: str | None
@@ -39,7 +39,7 @@ class Parsed(NamedTuple):
 
 
 def parsed(user: str | None, assistant: str | None) -> Parsed:
-    """Read the letters of a question's choices, and that of the right one."""
+    """Read the letters of a question's choices, and the letter of the right one."""
     if not user or not assistant:
         return Parsed(None, None, "the question or its answer is missing")
     starts = list(_CHOICES_LINE.finditer(user))
@@ -69,15 +69,15 @@ def read(data: str, subset: str) -> daft.DataFrame:
     """Return the questions of one subset, a row each.
 
     Args:
-        data: a Parquet file, a folder or a pattern of them, a URL that Daft reads; ``"hub"``: the real dataset.
-        subset: a name for the rows; of the real dataset, the subset that is read.
+        data: a Parquet file, a folder or a pattern of them, a URL that Daft reads; or ``"hub"`` for the real dataset.
+        subset: a name for the rows; with the real dataset, the subset that is read.
 
     Returns:
-        ``id``, ``subset``, ``images`` (a list of bytes; of one null if there is none), ``question`` (the text as the
-        dataset has it), and the fields of ``Parsed``. Every text of every row is there, those with a problem too.
+        ``id``, ``subset``, ``images`` (a list of bytes; one null if there is none), ``question`` (the text as the
+        dataset has it), and the fields of ``Parsed``. Texts with a problem are included.
 
     Raises:
-        OptionError: the data isn't there, or isn't laid out so.
+        OptionError: the data isn't there, or has another layout.
     """
     place = f"hf://datasets/{REPOSITORY}/{subset}/*.parquet" if data == "hub" else data
     if "://" not in place and Path(place).is_dir():
@@ -96,13 +96,13 @@ def read(data: str, subset: str) -> daft.DataFrame:
     df = df.with_column("row", monotonically_increasing_id()).select("row", _contents(col("images")), "texts")
     df = df.with_column("turn", _numbers(col("texts"))).explode("texts", "turn")
     user, assistant = col("texts")["user"], col("texts")["assistant"]
-    said = _parsed(user, assistant)
+    fields = _parsed(user, assistant)
     return df.select(
         daft.functions.format("{}/{}/{}", lit(subset), col("row"), col("turn")).alias("id"),
         lit(subset).alias("subset"),
         "images",
         user.alias("question"),
-        *(said[name].alias(name) for name in Parsed._fields),
+        *(fields[name].alias(name) for name in Parsed._fields),
     )
 
 
@@ -112,11 +112,11 @@ def _numbers(texts: Any) -> Any:
 
 
 def hub_answers() -> str | None:
-    """Return None if the real dataset can be reached, else why not."""
+    """Return None if the real dataset can be reached, else the reason why not."""
     from huggingface_hub import HfApi
 
     try:
         HfApi().dataset_info(REPOSITORY, timeout=_HUB_SECONDS)
-    except Exception as e:  # whatever keeps it from being read
+    except Exception as e:  # for any reason
         return f"{type(e).__name__}: {e}".splitlines()[0][:200]
     return None

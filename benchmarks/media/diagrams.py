@@ -1,4 +1,4 @@
-"""Labelled diagrams with multiple-choice questions and known answers, drawn to look like AI2D's.
+"""Draws labelled diagrams like AI2D's, with multiple-choice questions and known answers.
 
 They are written in the layout of The Cauldron (see ``benchmarks.media.cauldron``), so that one loader reads both.
 """
@@ -79,7 +79,7 @@ class _Page:
 
 
 def _cycle(draw: random.Random) -> tuple[Image.Image, list[Question]]:
-    """A cycle of stages in an order that only the arrows tell; and what any reader knows without looking."""
+    """A cycle of stages in an order that only the arrows show. The last question needs no look at the image."""
     stages = list(draw.choice(CYCLES))
     shown = draw.sample(stages, len(stages))
     page = _Page()
@@ -104,7 +104,7 @@ def _cycle(draw: random.Random) -> tuple[Image.Image, list[Question]]:
 
 
 def _chain(draw: random.Random) -> tuple[Image.Image, list[Question]]:
-    """A food web in three rows, whose arrows go from what is eaten to who eats it."""
+    """A food web in three rows. Its arrows go from the food to the eater."""
     rows = [draw.sample(kinds, 3) for kinds in FOOD]
     page = _Page()
     places = {
@@ -127,7 +127,7 @@ def _chain(draw: random.Random) -> tuple[Image.Image, list[Question]]:
 
 
 def _parts(draw: random.Random) -> tuple[Image.Image, list[Question]]:
-    """Shapes under letters."""
+    """Shapes, each with a letter below it."""
     letters = "PQRSTUVW"[: draw.randint(4, 8)]
     page = _Page()
     shapes = {}
@@ -163,7 +163,7 @@ def _turn(question: Question, draw: random.Random, source: str) -> dict[str, str
 
 
 def rows_of_diagrams(number: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return so many diagrams with two or three questions each, as rows of ``SCHEMA``."""
+    """Return ``number`` diagrams with two or three questions each, as rows of ``SCHEMA``."""
     draw = random.Random(seed)
     rows = []
     for i in range(number):
@@ -180,6 +180,6 @@ def rows_of_diagrams(number: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def write_diagrams(path: Path, number: int, seed: int = 0) -> None:
-    """Write a Parquet file of so many diagrams."""
+    """Write a Parquet file of ``number`` diagrams."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows_of_diagrams(number, seed), schema=SCHEMA), path)

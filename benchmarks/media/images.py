@@ -1,7 +1,8 @@
-"""Many images through one engine: ``python -m benchmarks.media.images``.
+"""Runs many images through one engine: ``python -m benchmarks.media.images``.
 
-Draws images of 64 x 64 to 2048 x 2048 pixels, breaks or removes one in twenty, and asks about each. Prints what became
-of the rows, the peak memory of the driver and of vLLM's core, and when images were loaded and when the model ran.
+Draws images of 64 x 64 to 2048 x 2048 pixels, breaks or removes one in twenty, and asks about each. Prints how many
+rows were answered or failed, the peak memory of the driver and of vLLM's core, and when images were loaded and when the
+model ran.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SAMPLE_SECONDS = 0.1
 
 
 def draw_images(folder: Path, number: int, seed: int = 0) -> list[str]:
-    """Write JPEG files, sides from 64 to 2048 pixels, evenly by their logarithm; of 40 one is broken, one missing."""
+    """Write JPEG files with sides of 64 to 2048 pixels, log-uniform; of every 40 one is broken and one missing."""
     draw = np.random.default_rng(seed)
     paths = []
     for i in range(number):
@@ -49,7 +50,7 @@ def draw_images(folder: Path, number: int, seed: int = 0) -> list[str]:
 
 
 class Watch(threading.Thread):
-    """Samples memory and what the engine is at."""
+    """Samples the memory of the processes, and how many images are loaded and steps done."""
 
     def __init__(self, engine: Any) -> None:
         super().__init__(daemon=True)
@@ -74,7 +75,7 @@ class Watch(threading.Thread):
         self.join()
 
     def timeline(self) -> str:
-        """Return two lines: when images were loaded, and when the model made steps; a mark where it happened."""
+        """Return two lines with marks at the times when images were loaded and when the model made steps."""
         last = self.samples[-1][0]
         lines = []
         for name, place in (("images loaded", 1), ("steps of the model", 2)):
@@ -119,8 +120,8 @@ def main(
         answered = df.select("id", answer.alias("a")).to_pylist()
         seconds = time.monotonic() - started
         watch.end()
-    became = Counter((row["a"]["error"] or "answered").split(":")[0] for row in answered)
-    typer.echo(f"{len({row['id'] for row in answered})} ids out of {rows}: {dict(became)}")
+    results = Counter((row["a"]["error"] or "answered").split(":")[0] for row in answered)
+    typer.echo(f"{len({row['id'] for row in answered})} ids out of {rows}: {dict(results)}")
     assert all((row["a"]["value"] is None) == (row["a"]["error"] is not None) for row in answered)
     typer.echo(f"{seconds:.1f} s, {rows / seconds:.1f} rows/s")
     for name, peak in zip(("driver", *["vLLM"] * len(watch.peaks)), watch.peaks, strict=False):

@@ -1,1 +1,1 @@
-"""Single parts of the engine, measured by themselves."""
+"""Measures single parts of the engine."""

@@ -1,7 +1,7 @@
-"""What it costs that an engine runs empty between two batches: ``python -m benchmarks.parts.draining``.
+"""Measures what it costs when an engine runs empty between two batches: ``python -m benchmarks.parts.draining``.
 
-One engine answers the same number of rows as one batch, and batch by batch, each one begun when the one before is
-answered, as Daft hands batches to an actor in a process. Rounds are interleaved, and every run has texts of its own.
+One engine answers the same number of rows as one batch and as several. Each batch starts when the one before is
+answered, as Daft gives batches to an actor in a process. Rounds are interleaved, and every run has its own texts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "64,128,256",
     rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
 ) -> None:
-    """Print what the batches cost over one batch of all rows."""
+    """Print what several batches cost, compared with one batch of all rows."""
     chosen = suite_of(suite)
     words = Vocabulary.of_model(chosen.model)
     sizes = [*(size for size in map(int, batch_sizes.split(",")) if size < rows), rows]

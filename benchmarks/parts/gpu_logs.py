@@ -1,4 +1,4 @@
-"""The memory plan beside what vLLM said on GPUs, in published logs: ``python -m benchmarks.parts.gpu_logs``."""
+"""Compares the memory plan with published logs of vLLM on GPUs: ``python -m benchmarks.parts.gpu_logs``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 
 _GRAPHS_COUNT_SINCE = (0, 21)
-"""vLLM's version from which on it takes its estimate of CUDA graphs off the KV cache."""
+"""The first version of vLLM that subtracts its estimate of CUDA graphs from the KV cache."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """What one start of vLLM said.
+    """What vLLM logged at one start.
 
     Args:
         model: its short name here.
@@ -26,12 +26,12 @@ class Log:
         memory_gib: its memory.
         gpus: how many the model was split over.
         vllm: vLLM's version.
-        engine_args: what it was started with, defaults of that version and card among them.
+        engine_args: arguments that it was started with, including the defaults of that version and card.
         weights_gib: "Model loading took".
-        activations_gib: "peak activation". None: not said.
+        activations_gib: "peak activation". None: not logged.
         cache_gib: "Available KV cache memory".
         concurrency: "Maximum concurrency for max_model_len tokens per request".
-        source: where the log is from.
+        source: where the log comes from.
     """
 
     model: str
@@ -64,7 +64,7 @@ def read_logs() -> list[Log]:
 
 
 def main() -> None:
-    """Print a table, and how far the plans are off."""
+    """Print a table, and the errors of the plans."""
     print("| model | GPUs | vLLM | weights, GiB | planned | KV cache, GiB | planned | sequences at once | planned |")
     print("|---|---|---|---|---|---|---|---|---|")
     errors = []

@@ -1,7 +1,7 @@
-"""The memory plan beside what vLLM does: ``python -m benchmarks.parts.memory_plan``.
+"""Compares the memory plan with what vLLM does on a CPU: ``python -m benchmarks.parts.memory_plan``.
 
-Starts vLLM on the CPU with the real architectures of small models, random weights, and a KV cache of 40% of what their
-whole context takes, and compares the context that vLLM finds room for with the one that is planned.
+Starts vLLM with the real architectures of small models and random weights. The KV cache is 40% of what the whole
+context of a model takes. Compares the longest context that vLLM then finds room for with the planned one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What bookkeeping costs per row: ``python -m benchmarks.parts.overhead``.
+"""Measures what bookkeeping costs per row: ``python -m benchmarks.parts.overhead``.
 
-Drives the engine's own queue, duplicates, counters and results with synthetic rows of 512 tokens and no model, in the
-order of the real engine: one call's rows are made and queued ``RENDER_ROWS`` at a time, taken out one by one as an
-engine with room for ``SEQUENCES`` would, turned into the lists that vLLM is given, and answered. Each size runs in a
-process of its own.
+Runs the engine's own queue, duplicates, counters and results with synthetic rows of 512 tokens and no model, in the
+order of the real engine. The rows of one call are made and queued, ``RENDER_ROWS`` at a time. They are taken out one by
+one, as by an engine with room for ``SEQUENCES``, turned into the lists that vLLM gets, and answered. Each size runs in
+its own process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cost(NamedTuple):
         rows: how many rows.
         queue_microseconds: making a row from its tokens (key, digest) and queueing it, per row.
         admit_microseconds: taking it out in prefix order.
-        list_microseconds: turning its tokens back into the list that vLLM is given.
+        list_microseconds: turning its tokens back into the list that vLLM gets.
         result_microseconds: recording its outcome.
         microseconds: all four.
         bytes: growth of the process's peak memory, per row, the tokens themselves included.
@@ -60,7 +60,7 @@ class Cost(NamedTuple):
 
 
 def measure(rows: int) -> Cost:
-    """Drive ``rows`` rows through the bookkeeping and return what it cost, in CPU time of one thread."""
+    """Run ``rows`` rows through the bookkeeping and return the cost in CPU time of one thread."""
     rng = np.random.default_rng(0)
     prefixes = rng.integers(0, 50_000, (max(1, rows // ROWS_PER_PREFIX), SHARED), dtype=np.int32)
     params = SimpleNamespace(max_tokens=128)

@@ -1,7 +1,7 @@
-"""What it costs that vLLM dies in the middle of a job: ``python -m benchmarks.parts.restart``.
+"""Measures what it costs when vLLM dies in the middle of a job: ``python -m benchmarks.parts.restart``.
 
-The same number of rows undisturbed, and with vLLM's processes killed when a third of them is answered. Rounds are
-interleaved, every run has texts of its own, and every row has to be answered.
+The same number of rows runs undisturbed, and with vLLM's processes killed when a third of the rows is answered. Rounds
+are interleaved, every run has its own texts, and every row has to be answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from daft_vllm import EngineConfig, OfflineEngine, Request
 
 
 def measure(engine: OfflineEngine, requests: list[Request], *, kill: bool) -> float:
-    """Return the seconds that ``requests`` take, all of which have to be answered."""
+    """Return the seconds that ``requests`` take. Every one has to be answered."""
     before = engine.stats()
     started = time.monotonic()
     future = engine.submit(requests)
@@ -46,7 +46,7 @@ def main(
     rows: Annotated[int, typer.Option(min=3, help="Rows of each run.")] = 256,
     rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
 ) -> None:
-    """Print what a death costs."""
+    """Print the seconds of both kinds of runs."""
     chosen = suite_of(suite)
     words = Vocabulary.of_model(chosen.model)
     seconds: dict[bool, list[float]] = {False: [], True: []}

@@ -1,9 +1,9 @@
-"""Time to the first answer, caches cold and warm, compiled and not: ``python -m benchmarks.parts.startup``.
+"""Measures the time to the first answer: ``python -m benchmarks.parts.startup``.
 
-Beside it vLLM's own ``LLM`` with its core in a process and the same engine arguments, not compiled.
-Each start is a process of its own. Cold: vLLM's cache folder, and torch's, are empty; the model's files are in the
-page cache in every start but the first, which is done once beforehand and not counted. The rate that follows says after
-how many rows a compiled engine has made up for its later start.
+Caches are cold and warm, the engine is compiled and not. For comparison: vLLM's own ``LLM`` with its core in a process
+and the same engine arguments, not compiled. Each start is a new process. Cold: the cache folders of vLLM and torch are
+empty. The model's files are in the page cache, because one start before the others reads them; it is not counted. The
+rate after the first answer shows after how many rows a compiled engine is ahead, in spite of its later start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Starts of each kind.")] = 3,
     out: Annotated[Path, typer.Option(help="File of JSON lines.")] = Path("out/startup.jsonl"),
 ) -> None:
-    """Print what starting takes."""
+    """Print the times of the starts."""
     out.parent.mkdir(parents=True, exist_ok=True)
     job = {"model": model, "gpus": gpus, "engine_args": json.loads(engine_args), "rows": rows}
     _start({**job, "rows": 1, "kind": _OURS}, None)
@@ -60,8 +60,8 @@ def main(
         eager, compiled = (found[f"{kind}, {state}"] for kind in (_OURS, _COMPILED))
         late = median(r["first"] for r in compiled) - median(r["first"] for r in eager)
         saved = 1 / median(r["rate"] for r in eager) - 1 / median(r["rate"] for r in compiled)
-        after = f"after {late / saved:.0f} rows" if saved > 0 else "never"
-        print(f"{state}: compiled is ready {late:.1f} s later, which it makes up for {after}")
+        ahead = f"ahead after {late / saved:.0f} rows" if saved > 0 else "never ahead"
+        print(f"{state}: compiled is ready {late:.1f} s later, and {ahead}")
 
 
 def _start(job: dict[str, Any], caches: Path | None) -> dict[str, float]:
@@ -96,7 +96,7 @@ def _work() -> None:
 
 @contextmanager
 def _answers(job: dict[str, Any]) -> Iterator[Callable[[list[str], int], Any]]:
-    """Open an engine, and yield what has it answer prompts with a number of tokens each."""
+    """Open an engine, and yield a function that makes it answer prompts with a number of tokens each."""
     from daft_vllm.engine import EngineConfig, OfflineEngine, Request, SamplingOptions
     from daft_vllm.model_configs import resolve_model
 

@@ -1,13 +1,13 @@
-"""What knowing the lengths of answers saves at the end of a run: ``python -m benchmarks.parts.tail``.
+"""Measures what it saves, at the end of a run, to know the lengths of answers: ``python -m benchmarks.parts.tail``.
 
-Drives the engine's own queue with rows whose answers differ in length, over an engine that is simulated: it runs
-``SEQUENCES`` rows at once and writes one token of each in a step. No model. Printed is the number of steps over the
-fewest that could do (all sequences busy to the end), for four ways to tell the queue how long an answer may be:
+Runs the engine's own queue with rows that have answers of different lengths. There is no model: a simulated engine runs
+``SEQUENCES`` rows at once and writes one token of each in a step. Prints the number of steps divided by the fewest
+possible (all sequences busy to the end). The queue gets the lengths of the answers in four ways:
 
-* nothing: every row may write equally much, so that the sweep is never left;
+* nothing: every row has the same limit, so the queue never takes a row out of order;
 * own limit: the row's true length as its ``max_tokens``;
-* estimate, learned: the mean of the answers that the prefix's rows have given so far, as a run goes on;
-* estimate, probed: that mean known from the start, as if rows of every prefix had been tried out before.
+* estimate, learned: the mean length of the answers of the same prefix so far, updated during the run;
+* estimate, probed: the mean of the prefix, known from the start, as if some rows of every prefix had run before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ LIMIT = 4096
 
 
 def lengths(rows: int, seed: int) -> list[tuple[int, int]]:
-    """Return a prefix and a length for each row: lengths are log-normal, around a mean that each prefix has of its own
-    (from 16 to 1024 tokens).
+    """Return a prefix and a length for each row.
+
+    Lengths are log-normal. Each prefix has its own mean, from 16 to 1024 tokens.
     """
     rng = random.Random(seed)
     means = [2 ** rng.uniform(4, 10) for _ in range(PREFIXES)]

@@ -1,4 +1,4 @@
-"""What tokenizing costs, with shared beginnings done once and without: ``python -m benchmarks.parts.tokenizing``."""
+"""Measures tokenizing, with shared beginnings tokenized once and without: ``python -m benchmarks.parts.tokenizing``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Shrunken models with random weights, and the real architectures, processors and special tokens of their families.
+"""Shrunken models: random weights, but the real architectures, processors and special tokens of their families.
 
-Each function but those of tokenizers writes a folder that vLLM loads with ``load_format="dummy"``.
+The functions for tokenizers return a tokenizer. Each other function writes a folder that vLLM loads with
+``load_format="dummy"``.
 """
 
 from benchmarks.shrunken.gemma import gemma3, gemma3n, gemma4

@@ -1,4 +1,4 @@
-"""The sizes of shrunken models, and the folder of one."""
+"""The sizes that shrunken models have in common, and the function that writes the folder of a model."""
 
 from __future__ import annotations
 

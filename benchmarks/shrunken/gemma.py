@@ -11,7 +11,7 @@ from benchmarks.shrunken.tokenizers import GEMMA_3N_TEMPLATE, gemma_tokenizer
 
 
 def gemma3(base: str, folder: Path, *, tokens: int = 4) -> str:
-    """Write a Gemma-3 image model with so many ``tokens`` an image, a square number."""
+    """Write a Gemma-3 model that makes ``tokens`` tokens, a square number, of each image."""
     from transformers import Gemma3Config, Gemma3Processor, Gemma3TextConfig, SiglipVisionConfig
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
@@ -37,11 +37,11 @@ _SOUND_TOKENS = {"audio_token": "<audio_soft_token>", "boa_token": "<start_of_au
 
 
 def gemma3n(base: str, folder: Path) -> str:
-    """Write a Gemma-3n model: a MobileNet, which wants the package timm, and a conformer for sounds.
+    """Write a Gemma-3n model: a MobileNet, which needs the package timm, and a conformer for sounds.
 
-    Both are as wide as they are in the real ones: their sizes are fixed in timm and in vLLM. The weights are written,
-    0.8 GB of them: from those of ``load_format="dummy"`` the many layers of a MobileNet make zeros, and those after it
-    divide by them.
+    Both are as wide as in the real models, because timm and vLLM fix their sizes. The weights, 0.8 GB, are written too:
+    with those of ``load_format="dummy"`` the many layers of the MobileNet would put out zeros, and the layers after it
+    would divide by them.
     """
     import torch
     from transformers import (
@@ -101,7 +101,7 @@ def gemma4(base: str, folder: Path) -> str:
 
 
 def _sharing_text(tokenizer: Any) -> dict[str, Any]:
-    """Return the text part of a model whose last layers use the caches of earlier ones, with embeddings by layer."""
+    """Return a text config with embeddings for each layer, in which the last layers use the caches of earlier ones."""
     return {
         **TEXT,
         "num_hidden_layers": 4,

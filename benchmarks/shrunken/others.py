@@ -9,7 +9,7 @@ from benchmarks.shrunken.tokenizers import INTERNVL_TEMPLATE, LLAMA_4_TEMPLATE, 
 
 
 def internvl(base: str, folder: Path) -> str:
-    """Write an InternVL model with a Qwen3."""
+    """Write an InternVL model with Qwen3 as its language model."""
     from transformers import InternVLConfig, InternVLProcessor, InternVLVideoProcessor, Qwen3Config
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 

@@ -47,37 +47,37 @@ def qwen25_vl(base: str, folder: Path) -> str:
 
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
 _LINEAR_LAYERS = {
-    "head_dim": 64,  # a quarter of which is rotated
+    "head_dim": 64,  # a quarter of it is rotated
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
-    "linear_key_head_dim": 128,  # as in the real ones: vLLM's kernels for CPUs are made for it
+    "linear_key_head_dim": 128,  # as in the real models: vLLM's kernels for CPUs are made for this size
     "linear_value_head_dim": 128,
 }
 
 
 def qwen3_vl(base: str, folder: Path) -> str:
     """Write a Qwen3-VL model."""
-    return _seeing(base, folder, "Qwen3VL", {}, {"deepstack_visual_indexes": [0]})
+    return _write_vision_model(base, folder, "Qwen3VL", {}, {"deepstack_visual_indexes": [0]})
 
 
 def qwen3_vl_moe(base: str, folder: Path) -> str:
     """Write a Qwen3-VL model with a mixture of experts."""
-    return _seeing(base, folder, "Qwen3VLMoe", _EXPERTS, {"deepstack_visual_indexes": [0]})
+    return _write_vision_model(base, folder, "Qwen3VLMoe", _EXPERTS, {"deepstack_visual_indexes": [0]})
 
 
 def qwen3_5(base: str, folder: Path) -> str:
     """Write a Qwen3.5 model: every other layer has linear attention."""
-    return _seeing(base, folder, "Qwen3_5", _LINEAR_LAYERS, {})
+    return _write_vision_model(base, folder, "Qwen3_5", _LINEAR_LAYERS, {})
 
 
 def qwen3_5_moe(base: str, folder: Path) -> str:
     """Write a Qwen3.5 model with a mixture of experts."""
     experts = {**_EXPERTS, "shared_expert_intermediate_size": 64}
-    return _seeing(base, folder, "Qwen3_5Moe", {**_LINEAR_LAYERS, **experts}, {})
+    return _write_vision_model(base, folder, "Qwen3_5Moe", {**_LINEAR_LAYERS, **experts}, {})
 
 
-def _seeing(base: str, folder: Path, kind: str, text: dict[str, Any], vision: dict[str, Any]) -> str:
+def _write_vision_model(base: str, folder: Path, kind: str, text: dict[str, Any], vision: dict[str, Any]) -> str:
     import transformers
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -130,7 +130,7 @@ def qwen2_audio(base: str, folder: Path) -> str:
 
 
 def qwen3(base: str, folder: Path) -> str:
-    """Write a Qwen3 model, one that thinks."""
+    """Write a Qwen3 model, which can think before it answers."""
     from transformers import Qwen3Config
 
     tokenizer = qwen_tokenizer(base)

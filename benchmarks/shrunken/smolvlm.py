@@ -23,7 +23,7 @@ def smolvlm(base: str, folder: Path) -> str:
 
 
 def smolvlm2(base: str, folder: Path) -> str:
-    """Write a SmolVLM2 model. Its processor wants the package num2words."""
+    """Write a SmolVLM2 model. Its processor needs the package num2words."""
     from transformers import SmolVLMProcessor, SmolVLMVideoProcessor
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 

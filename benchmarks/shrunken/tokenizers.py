@@ -1,6 +1,6 @@
 """SmolLM2's tokenizer with the special tokens and chat templates of other families.
 
-The chat templates are cut down to what the families' own do with roles, texts and media.
+The chat templates are short versions: they do with roles, texts and media what the families' own templates do.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def gemma_tokenizer(base: str, template: str = GEMMA_TEMPLATE, **named: str) -> 
         image_token="<image_soft_token>",
         **named,
     )
-    # vLLM's processor for Gemma joins line ends around an image, and looks for these tokens of Gemma's.
+    # vLLM's processor for Gemma merges line breaks around an image. It looks up these tokens, which Gemma has.
     tokenizer.add_tokens([AddedToken("\n" * n, normalized=False) for n in range(1, 5)])
     return tokenizer
 

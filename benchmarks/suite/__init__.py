@@ -1,1 +1,1 @@
-"""The table: daft-vllm beside its peers and an oracle, on deterministic workloads."""
+"""Compares daft-vllm with its peers and an oracle on deterministic workloads."""

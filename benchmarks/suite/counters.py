@@ -1,4 +1,4 @@
-"""Counts tokens and scheduler steps of a vLLM engine that another library has built."""
+"""Counts tokens and scheduler steps of a vLLM engine that another library built."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Counts:
         )
 
     def copy(self) -> Counts:
-        """Return the counters as they stand."""
+        """Return a copy of the counters."""
         return replace(self)
 
 
 class EngineCounter:
-    """One of vLLM's stat loggers, put beside those that the engine has. Every arm's engine makes these statistics."""
+    """A stat logger of vLLM, added to those that the engine has. Every arm's engine makes these statistics."""
 
     def __init__(self) -> None:
         self.counts = Counts()

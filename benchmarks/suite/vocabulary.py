@@ -1,4 +1,4 @@
-"""Words that are one token each, so that the number of tokens of a text is the number of its words."""
+"""Words of one token each, so that a text has as many tokens as words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SPACE = "Ġ"
 class Vocabulary:
     """A model's tokenizer and its single-token words.
 
-    The ``tokenizers`` library alone reads it: importing transformers or vLLM here would count as load time of whoever
-    is measured.
+    Only the ``tokenizers`` library reads it: importing transformers or vLLM here would change the load time of the arm
+    that is measured.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -32,7 +32,7 @@ class Vocabulary:
             if word.isalpha()
         )
         ids = self.token_ids([f" {word}" for word in candidates])
-        # Whatever every text begins with (a BOS token, in some models) is not the word's.
+        # Tokens that begin every text (a BOS token, in some models) don't belong to the word.
         self._prefix = len(self.token_ids([""])[0])
         self.words = [word for word, one in zip(candidates, ids, strict=True) if len(one) == self._prefix + 1]
         if len(self.words) < FEWEST_WORDS:
@@ -44,7 +44,7 @@ class Vocabulary:
         return _of_model(model)
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of every text, with what the tokenizer adds itself."""
+        """Return the tokens of every text, with those that the tokenizer adds itself."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
     def text(self, tokens: int, rng: random.Random) -> str:

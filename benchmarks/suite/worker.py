@@ -42,17 +42,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Description:
-    """All that a worker is told.
+    """Everything that a worker needs to know.
 
     Args:
         arm: name of the arm.
-        model: model of the engine, also the one whose tokenizer the prompts are made with.
+        model: model of the engine; its tokenizer also serves to make the prompts.
         engine_args: arguments of the engine.
         gpus: GPUs of the engine.
         tasks: the jobs, in order.
         lines: file to append events to.
         folder: where answers are stored.
-        cold: run one job without opening or warming up first, and end as a script would.
+        cold: run one job without opening or warming up first, and exit as a script does.
     """
 
     arm: str
@@ -111,7 +111,7 @@ class Worker:
         try:
             self._arm.run(make_job(workload, WARM_ROWS, "warm-up", self._vocabulary))
         except NotExpressible:
-            pass  # the run itself will say it
+            pass  # the run itself reports it
         except Exception:
             traceback.print_exc()
 
@@ -142,7 +142,7 @@ class Worker:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's type and the last line of its message: where an error quotes a remote traceback, its cause."""
+    """Return an error's type and the last line of its message, which is the cause if it quotes a remote traceback."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:REASON_CHARACTERS]
 
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def _leave(status: int) -> None:
-    """End at once with all that was started: nothing after the last job is measured, and some peers never end."""
+    """Kill all child processes and exit: nothing after the last job is measured, and some peers never end."""
     sys.stdout.flush()
     sys.stderr.flush()
     for process in psutil.Process().children(recursive=True):

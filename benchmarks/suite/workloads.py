@@ -1,6 +1,6 @@
 """The workloads: how many tokens the rows share, how many are their own, and how much they write.
 
-Every (workload, rows, seed) draws texts of its own, so that no prefix cache carries over from one run to another.
+Every (workload, rows, seed) has its own random texts, so that no run finds another run's texts in the prefix cache.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _workload(maker: _Maker) -> _Maker:
 def _sharing(
     vocabulary: Vocabulary, rng: random.Random, rows: int, *, shared: int, own: int, rows_per_prefix: int
 ) -> list[str]:
-    """Return shuffled prompts, of which ``rows_per_prefix`` begin with the same ``shared`` tokens."""
+    """Return shuffled prompts; each ``rows_per_prefix`` of them begin with the same ``shared`` tokens."""
     prefixes = [vocabulary.text(shared, rng) for _ in range(-(-rows // rows_per_prefix))]
     prompts = [prefixes[row // rows_per_prefix] + vocabulary.text(own, rng) for row in range(rows)]
     rng.shuffle(prompts)
@@ -119,12 +119,13 @@ def _tiny(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> J
 @_workload
 def _table(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> Job:
     table = metadata_table(rows, rng)
-    # The words of this seed come first in every row, so that the long fields of one run are no cache hits in another.
+    # Words of this seed come first in every row, so that the long fields of one run are no cache hits in another.
     template = f"Survey{vocabulary.text(8, rng)}.\n{TEMPLATE}"
     return Job("table", seed, tuple(render(table, template)), max_tokens=8, table=table, template=template)
 
 
-# Answers as long as the prompts: a prefix cache saves a copy's prompt, and with short answers little is left to save.
+# Answers are as long as the prompts: a prefix cache saves a copy's prompt already, so with short answers little more
+# could be saved.
 @_workload
 def _duplicates(vocabulary: Vocabulary, rng: random.Random, rows: int, seed: str) -> Job:
     copies = round(0.3 * rows)

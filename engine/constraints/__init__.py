@@ -1,1 +1,1 @@
-"""From what an answer has to be to a grammar that enforces it, token by token."""
+"""Constraints on answers, and the grammars that enforce them token by token."""

@@ -9,7 +9,7 @@ Ranges = tuple[tuple[int, int], ...]
 """Sorted, disjoint, both ends included."""
 
 EVERYTHING: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
-"""All characters: without surrogates, which no text holds."""
+"""All characters except surrogates, which no text contains."""
 
 
 def union(*several: Iterable[tuple[int, int]]) -> Ranges:
@@ -37,14 +37,19 @@ def minus(ranges: Ranges, removed: Ranges) -> Ranges:
 
 
 class CharSet(NamedTuple):
-    """A set that readers disagree about: the characters that all have in it, and those that any has in it."""
+    """A set of characters that Python and ECMA 262 may read differently.
+
+    Attributes:
+        surely: the characters that are in the set by every reading.
+        perhaps: the characters that are in the set by at least one reading.
+    """
 
     surely: Ranges
     perhaps: Ranges
 
     @classmethod
     def of(cls, *pairs: tuple[int, int]) -> CharSet:
-        """Return a set that everybody reads alike."""
+        """Return a set that is the same by every reading."""
         return cls(union(pairs), union(pairs))
 
     def __invert__(self) -> CharSet:
@@ -64,7 +69,7 @@ _SPACE = union(
 )
 _ASCII_DIGITS = ((48, 57),)
 _ASCII_WORD = union(_ASCII_DIGITS, [(65, 90), (95, 95), (97, 122)])
-# Blocks that hold digits of other scripts, roughly: the first is Arabic's at U+0660, none is in the CJK blocks.
+# Blocks without digits, roughly. The first digits after ASCII are Arabic's at U+0660. The CJK blocks have none.
 _NO_DIGITS = union([(0, 47), (58, 0x65F), (0x3000, 0xA61F)])
 
 DOT = CharSet(minus(EVERYTHING, _LINE_ENDS), EVERYTHING)

@@ -1,8 +1,8 @@
-"""What doesn't satisfy a JSON Schema, said in terms of what is allowed: for ``not``, ``if`` and ``oneOf``.
+"""The opposite of a JSON Schema: schemas of the values that don't satisfy it. For ``not``, ``if`` and ``oneOf``.
 
-Works on flat schemas (``conjunction.py``). The result never holds a value that satisfies the schema. It may leave out
-some that don't, where a keyword has no opposite (``pattern``, ``items``, ``format``): then it is not exact, and must
-not be negated again.
+Works on flat schemas (``conjunction.py``). The opposite never allows a value that satisfies the schema. Some keywords
+have no opposite (``pattern``, ``items``, ``format``). With these, the result may leave out values that don't satisfy
+the schema. Such a result is not exact, and must not be negated again.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _WITHOUT_OPPOSITE = {
 
 
 class Opposite(NamedTuple):
-    """What doesn't satisfy a schema: flat schemas, and whether they hold all of it."""
+    """Flat schemas of the values that don't satisfy a schema, and whether they cover all of those values."""
 
     schemas: list[Flat]
     exact: bool = True
 
 
 def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list[Any] | None]) -> Opposite | None:
-    """Return what doesn't satisfy ``flat``; None if a whole type would be lost.
+    """Return the opposite of ``flat``. None if it would lose a whole type, or if ``flat`` has ``not`` or ``if``.
 
     Args:
-        flat: without references, choices and ``enum``.
-        names: the only keys that objects can have here. None: any.
-        of_part: returns the schemas of what doesn't satisfy a part, or None.
+        flat: a flat schema without references, choices and ``enum``.
+        names: the only keys that objects can have here. None: any key.
+        of_part: returns schemas of the values that don't satisfy a part, or None if they can't be written.
     """
     if flat.keys() & {"not", "conditions"}:
         return None
     types = _types(flat)
     found: list[Flat] = []
     lost: list[Any] = []
-    exact = not ("integer" in types and "number" not in types)  # no schema says: numbers that aren't whole
+    exact = not ("integer" in types and "number" not in types)  # only "not" can describe numbers that aren't whole
     if names is None and flat.keys() & {"additionalProperties", "patternProperties"}:
         exact = False
 
@@ -76,16 +76,16 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
                 opposite.append({"type": [kind], high: flat[low] - 1})
             if typed == kind and high in flat:
                 opposite.append({"type": [kind], low: flat[high] + 1})
-        unsaid = [name for name in _WITHOUT_OPPOSITE.get("number" if kind == "integer" else kind, ()) if name in flat]
-        if (unsaid or (kind == "object" and lost)) and not opposite:
+        dropped = [name for name in _WITHOUT_OPPOSITE.get("number" if kind == "integer" else kind, ()) if name in flat]
+        if (dropped or (kind == "object" and lost)) and not opposite:
             return None
-        exact = exact and not unsaid and not lost
+        exact = exact and not dropped and not lost
         found += opposite
     return Opposite(found, exact)
 
 
 def complement_of_values(values: list[Any]) -> Opposite | None:
-    """Return what all JSON values but ``values`` are; None if that can't be said."""
+    """Return the opposite of ``values``. None if they are too many, or if one is a list or an object with content."""
     if len(values) > _MOST_VALUES or any(isinstance(value, list | dict) and value for value in values):
         return None
     strings = [value for value in values if isinstance(value, str)]
@@ -117,8 +117,8 @@ def complement_of_values(values: list[Any]) -> Opposite | None:
 
 
 def _types(flat: Flat) -> list[str]:
-    said = flat.get("type")
-    return [kind for kind in TYPES if kind != "integer"] if said is None else list(said)
+    types = flat.get("type")
+    return [kind for kind in TYPES if kind != "integer"] if types is None else list(types)
 
 
 def _is_numeric(types: list[str]) -> bool:
@@ -134,14 +134,14 @@ def _of_object(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
     for name in flat.get("required", ()):
         found.append({"type": ["object"], "properties": {name: False}})
         if names is not None and name not in names:
-            return found[-1:]  # it is never there
+            return found[-1:]  # objects here never have this key, so none of them satisfies the schema
     for name in sorted(names) if names is not None else flat.get("properties", {}):
         patterned = [value for pattern, value in flat.get("patternProperties", {}).items() if matches(pattern, name)]
-        said = [flat["properties"][name]] if name in flat.get("properties", {}) else []
-        said += patterned
-        if not said and "additionalProperties" in flat:
-            said = [flat["additionalProperties"]]
-        for part in said:
+        parts = [flat["properties"][name]] if name in flat.get("properties", {}) else []
+        parts += patterned
+        if not parts and "additionalProperties" in flat:
+            parts = [flat["additionalProperties"]]
+        for part in parts:
             opposite = of_part(part)
             if opposite:
                 value = opposite[0] if len(opposite) == 1 else {"anyOf": opposite}

@@ -1,7 +1,7 @@
-"""Two JSON Schemas as one: what has to hold if both do.
+"""Join two JSON Schemas into one, which a value satisfies if it satisfies both.
 
-Works on flat schemas: keywords that say something about the value itself, after references, ``allOf``, ``anyOf`` and
-``oneOf`` were taken apart (``daft_vllm.engine.constraints.lowering``). Draft 2020-12.
+Works on flat schemas. These only have keywords about the value itself: references, ``allOf``, ``anyOf`` and ``oneOf``
+were resolved before (``daft_vllm.engine.constraints.lowering``). Draft 2020-12.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _COUNTS = frozenset(("minLength", "maxLength", "minItems", "maxItems", "minPrope
 _OBJECT = ("properties", "patternProperties", "additionalProperties", "required")
 _ARRAY = ("prefixItems", "items")
 LISTED = ("not", "contains", "conditions", "pattern", "format", "multipleOf")
-"""Keywords that two schemas can say twice, differently: a flat schema holds all of their values, in a list."""
+"""Keywords that can have different values in two schemas: a flat schema keeps all of these values, in a list."""
 
 
 def normalised(schema: Mapping[str, Any]) -> Flat:
-    """Return a schema without annotations, with older drafts' spellings in that of 2020-12, as a flat schema has it."""
+    """Return a schema in the form of a flat one: without annotations, older drafts' keywords as 2020-12 has them."""
     flat = {name: value for name, value in schema.items() if name not in ANNOTATIONS}
     for name in _COUNTS & flat.keys():
         if isinstance(flat[name], float) and flat[name].is_integer():
@@ -65,7 +65,7 @@ def normalised(schema: Mapping[str, Any]) -> Flat:
 
 
 def conjoined(a: Flat, b: Flat) -> Flat:
-    """Return the flat schema of the values that satisfy both. An empty ``type`` or ``enum``: there are none."""
+    """Return the flat schema of the values that satisfy both. If its ``type`` or ``enum`` is empty, there are none."""
     both = {**b, **a}
     for name in a.keys() & b.keys():
         if name in _HIGHEST_WINS:
@@ -96,7 +96,7 @@ def conjoined(a: Flat, b: Flat) -> Flat:
 
 
 def all_of(schemas: Iterable[Any]) -> Any:
-    """Return one schema that says what all say, as simple as it is without looking into them."""
+    """Return one schema that requires all of ``schemas``. Equal and trivial ones are dropped, others not simplified."""
     distinct: list[Any] = []
     for schema in schemas:
         if schema is False:
@@ -109,14 +109,14 @@ def all_of(schemas: Iterable[Any]) -> Any:
 
 
 def property_schema(schema: Mapping[str, Any], name: str) -> Any:
-    """Return what an object's flat schema says of the value of ``name``."""
-    said = [schema["properties"][name]] if name in schema.get("properties", {}) else []
-    said += [value for pattern, value in schema.get("patternProperties", {}).items() if matches(pattern, name)]
-    return all_of(said) if said else schema.get("additionalProperties", True)
+    """Return the schema that an object's flat schema has for the value of ``name``."""
+    parts = [schema["properties"][name]] if name in schema.get("properties", {}) else []
+    parts += [value for pattern, value in schema.get("patternProperties", {}).items() if matches(pattern, name)]
+    return all_of(parts) if parts else schema.get("additionalProperties", True)
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a schema's regular expression is found in ``text``; one that Python can't read is found nowhere."""
+    """Whether a schema's regular expression is found in ``text``. False if Python can't read the expression."""
     try:
         return re.search(pattern, text) is not None
     except re.error:
@@ -125,28 +125,28 @@ def matches(pattern: str, text: str) -> bool:
 
 def _conjoined_objects(a: Flat, b: Flat) -> Flat:
     names = {**a.get("properties", {}), **b.get("properties", {})}
-    said: Flat = {
+    joined: Flat = {
         "properties": {name: all_of((property_schema(a, name), property_schema(b, name))) for name in names},
         "required": [*dict.fromkeys([*a.get("required", ()), *b.get("required", ())])],
     }
     if "additionalProperties" in a or "additionalProperties" in b:
-        said["additionalProperties"] = all_of(s.get("additionalProperties", True) for s in (a, b))
+        joined["additionalProperties"] = all_of(s.get("additionalProperties", True) for s in (a, b))
     patterns: dict[str, Any] = {}
     for one, other in ((a, b), (b, a)):
         for pattern, schema in one.get("patternProperties", {}).items():
-            # A key that matches a pattern of both is held to more than it has to be here; never to less.
+            # A key that matches patterns of both schemas gets stricter rules here than necessary, never looser ones.
             same = pattern in other.get("patternProperties", {})
             rest = True if same else other.get("additionalProperties", True)
-            if rest is not True and (told := [name for name in names if matches(pattern, name)]):
-                pattern = _but(pattern, told)  # what is said of them is said above
+            if rest is not True and (named := [name for name in names if matches(pattern, name)]):
+                pattern = _excluding(pattern, named)  # "properties" has the schemas of these names
             patterns[pattern] = all_of((schema, rest, patterns.get(pattern, True)))
     if patterns:
-        said["patternProperties"] = patterns
-    return said
+        joined["patternProperties"] = patterns
+    return joined
 
 
-def _but(pattern: str, names: Iterable[str]) -> str:
-    """Return a pattern that finds what ``pattern`` does, but none of ``names``."""
+def _excluding(pattern: str, names: Iterable[str]) -> str:
+    """Return a pattern that is found in the same texts as ``pattern``, except in ``names``."""
     return rf"^(?!(?:{'|'.join(map(re.escape, names))})$)(?=[\s\S]*?(?:{pattern}))"
 
 
@@ -156,14 +156,14 @@ def _conjoined_arrays(a: Flat, b: Flat) -> Flat:
         return prefix[index] if index < len(prefix) else schema.get("items", True)
 
     length = max(len(a.get("prefixItems", ())), len(b.get("prefixItems", ())))
-    said: Flat = {"items": all_of((a.get("items", True), b.get("items", True)))} if "items" in {**a, **b} else {}
+    joined: Flat = {"items": all_of((a.get("items", True), b.get("items", True)))} if "items" in {**a, **b} else {}
     if length:
-        said["prefixItems"] = [all_of((item(a, i), item(b, i))) for i in range(length)]
-    return said
+        joined["prefixItems"] = [all_of((item(a, i), item(b, i))) for i in range(length)]
+    return joined
 
 
 def conjoined_types(a: Iterable[str], b: Iterable[str]) -> list[str]:
-    """Return the types that are in both; every integer is a number."""
+    """Return the types that are in both. An integer is also a number."""
     mine, others = (set(types) | ({"integer"} if "number" in types else set()) for types in (list(a), list(b)))
     both = mine & others
     return [name for name in TYPES if name in both and not (name == "integer" and "number" in both)]

@@ -1,4 +1,4 @@
-"""What an answer is held to, and the libraries that can enforce it."""
+"""A constraint: what an answer has to satisfy, and the libraries that can enforce it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def check_backend(backend: str) -> None:
-    """Raise ``OptionError`` unless ``backend`` is one, or ``"auto"``."""
+    """Raise ``OptionError`` unless ``backend`` is one of ``BACKENDS`` or ``"auto"``."""
     if backend not in ("auto", *BACKENDS):
         raise OptionError(f"backend is 'auto', {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the output is held to: exactly one of the first four.
+    """What the output has to satisfy. Exactly one of the first four fields is given.
 
     Args:
         json_schema: JSON Schema (draft 2020-12) as text.
         choices: the only answers allowed.
         regex: a regular expression that matches the whole answer, in Python's syntax.
         grammar: EBNF as xgrammar reads it (``root ::= ...``), or Lark (``start: ...``).
-        enforce: ``"validate"`` accepts a schema of which a part can't be enforced while an answer is written; who
-            reads the answer has to check it.
-        backend: the library that enforces it. ``"auto"``: xgrammar where it holds all of it and leaves nothing out,
-            else guidance (llguidance) where that does.
+        enforce: ``"validate"`` also accepts a schema if part of it can't be enforced while an answer is written. The
+            reader of the answer then has to check that part.
+        backend: the library that enforces the constraint. ``"auto"``: xgrammar if it enforces all of it and refuses no
+            valid answer; else guidance (llguidance) if that does; else the one that leaves fewer parts unenforced.
     """
 
     json_schema: str | None = None
@@ -41,6 +41,8 @@ class Constraint:
     backend: Literal["auto", "xgrammar", "guidance"] = "auto"
 
     def __post_init__(self) -> None:
-        said = [name for name in ("json_schema", "choices", "regex", "grammar") if getattr(self, name) is not None]
-        if len(said) != 1:
-            raise OptionError(f"a constraint is one of json_schema, choices, regex and grammar, got {said or 'none'}.")
+        given = [name for name in ("json_schema", "choices", "regex", "grammar") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise OptionError(
+                f"a constraint takes exactly one of json_schema, choices, regex and grammar, got {given or 'none'}."
+            )

@@ -1,4 +1,4 @@
-"""From a flat schema to the ones that a grammar library enforces, type by type."""
+"""Write a flat schema as schemas that a grammar library enforces, one for each type."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _KEYWORDS_OF["number"] = _KEYWORDS_OF["integer"]
 
 
 class Emitter:
-    """Writes flat schemas, in which nothing is left to take apart.
+    """Writes flat schemas for a grammar library.
 
     Args:
         root: the whole document, in which references are looked up.
-        library: what will read the result.
+        library: the library that will read the result.
     """
 
     def __init__(self, root: Any, library: Library) -> None:
@@ -50,7 +50,7 @@ class Emitter:
 
     def _of_types(self, flat: Flat, pointer: str) -> list[Node]:
         """Return one lowered schema per type that the flat schema allows."""
-        if "not" in flat:  # what could be said otherwise was taken out
+        if "not" in flat:  # what could be written without "not" was removed before
             self._find(pointer, "not", "a grammar says what may be written, not what may not", "Say what is allowed")
         for condition in flat.get("conditions", ()):
             if "then" in condition or "else" in condition:
@@ -82,7 +82,7 @@ class Emitter:
         return [{"enum": values}] if values else [NEVER]
 
     def _values(self, flat: Flat) -> list[Any]:
-        """Return those values of an ``enum`` that satisfy what stands beside it."""
+        """Return the values of an ``enum`` that satisfy the keywords beside it."""
         check = self._validator.evolve(schema=denormalised({key: flat[key] for key in flat if key != "enum"}))
         return [value for value in flat["enum"] if check.is_valid(value)]
 
@@ -91,7 +91,7 @@ class Emitter:
         lows += [math.floor(flat["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in flat else []
         highs = [math.floor(flat["maximum"])] if "maximum" in flat else []
         highs += [math.ceil(flat["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in flat else []
-        # The column holds 64 bits: without bounds a model could write digits for ever.
+        # The column holds 64 bits. Without bounds a model could write digits without end.
         limit = self._library.integer_limit
         low, high = max([*lows, -limit]), min([*highs, limit - 1])
         if low > high:
@@ -133,7 +133,7 @@ class Emitter:
         return node
 
     def _key_pattern(self, pattern: str, pointer: str) -> str | None:
-        """Return a pattern of keys as the library takes it, None if it can't."""
+        """Return a pattern of keys in the library's syntax, None if it can't be written in it."""
         text, narrow = self._library.found_pattern(pattern, "patternProperties", self._finder(pointer))
         self.narrow |= narrow
         return text
@@ -179,7 +179,7 @@ class Emitter:
         other = flat.get("additionalProperties", True)
         key_schema = flat.get("propertyNames", True)
         properties: dict[str, Node] = {}
-        # An object that names keys and doesn't speak of others gets none: its column has no place for them.
+        # A schema that names keys and has no additionalProperties gets no other keys: its column has no place for them.
         closed = other is False or (bool(names) and "additionalProperties" not in flat)
         patterns = flat.get("patternProperties", {})
         by_pattern = True
@@ -188,7 +188,7 @@ class Emitter:
             if value is NEVER or not self._validator.evolve(schema=key_schema).is_valid(name):
                 if name in required:
                     return NEVER
-                closed = True  # or the name could come as one of the others
+                closed = True  # otherwise this key would be allowed as an additional one
                 by_pattern = by_pattern and not any(matches(pattern, name) for pattern in patterns)
             else:
                 properties[name] = value
@@ -205,7 +205,7 @@ class Emitter:
         return self._of_free_keys(node, flat, pointer, closed=closed)
 
     def _with_others(self, node: Node, flat: Flat, pointer: str, *, closed: bool) -> Node:
-        """Add what is said of the keys that have no name."""
+        """Add the rule for additional keys, those that the schema doesn't name."""
         others = (
             NEVER if closed else self.lower(flat.get("additionalProperties", True), f"{pointer}/additionalProperties")
         )
@@ -218,30 +218,30 @@ class Emitter:
         return {**node, "additionalProperties": others or True}
 
     def _of_free_keys(self, node: Node, flat: Flat, pointer: str, *, closed: bool) -> Node:
-        """Return the schema of an object that names no keys, but may say what they look like."""
+        """Return the schema of an object that names no keys, but may have patterns or a schema for them."""
         counts: Node = {name: node[name] for name in ("minProperties", "maxProperties") if name in node}
         patterns = flat.get("patternProperties", {})
         key_schema = flat.get("propertyNames", True)
         if patterns:
             if key_schema is not True:
-                self._find(pointer, "propertyNames", "xgrammar enforces it or patternProperties", "Write one pattern")
+                self._find(pointer, "propertyNames", "it isn't enforced beside patternProperties", "Write one pattern")
             if self._library.enforces_several_key_patterns:
                 values = {
                     key: self.lower(schema, f"{pointer}/patternProperties/{_escaped(key)}")
                     for key, schema in patterns.items()
                 }
-                held = {self._key_pattern(key, pointer): value for key, value in values.items() if value is not NEVER}
-                if len(held) == len(values) and None not in held:
-                    return {"type": "object", "patternProperties": held, "additionalProperties": False, **counts}
-            # xgrammar takes one pattern. A key may match all of them.
+                kept = {self._key_pattern(key, pointer): value for key, value in values.items() if value is not NEVER}
+                if len(kept) == len(values) and None not in kept:
+                    return {"type": "object", "patternProperties": kept, "additionalProperties": False, **counts}
+            # xgrammar takes one pattern: the first. A key may match them all, so its value has to satisfy all schemas.
             value = self.lower(
                 all_of(patterns.values()), f"{pointer}/patternProperties/{_escaped(next(iter(patterns)))}"
             )
             if value is not NEVER:
                 key = self._key_pattern(next(iter(patterns)), pointer)
-                return _of_keys_like(key, value) | counts if key else {"type": "object"}
+                return _object_with_key_pattern(key, value) | counts if key else {"type": "object"}
             if len(patterns) > 1:
-                self._find(pointer, "patternProperties", "one pattern of keys can be enforced", "Name the keys")
+                self._find(pointer, "patternProperties", "only one pattern of keys can be enforced", "Name the keys")
                 return {"type": "object"}
             return NEVER if counts.get("minProperties") else {"enum": [{}]}
         if key_schema is True:
@@ -255,20 +255,20 @@ class Emitter:
             return self._with_others({**named, **counts}, flat, pointer, closed=True)
         pattern = self._library.pattern_of_keys(keys)
         if values is NEVER or pattern is None:
-            self._find(pointer, "propertyNames", "one pattern of keys can be enforced", "Write patternProperties")
+            self._find(pointer, "propertyNames", "only one pattern of keys can be enforced", "Write patternProperties")
             return {"type": "object"}
-        return _of_keys_like(pattern, values) | counts
+        return _object_with_key_pattern(pattern, values) | counts
 
     def _find(self, pointer: str, keyword: str, why: str, instead: str) -> None:
         self._found.append(Finding(pointer, keyword, why, f"{instead}."))
 
     def _finder(self, pointer: str) -> Find:
-        """Return the function that notes a finding at a place."""
+        """Return a function that adds findings at ``pointer``."""
         return functools.partial(self._find, pointer)
 
     @contextlib.contextmanager
     def _on_trial(self) -> Iterator[None]:
-        """Forget what is found inside."""
+        """Drop the findings of the block inside, and its change of ``narrow``."""
         before, narrow = len(self._found), self.narrow
         try:
             yield
@@ -278,7 +278,7 @@ class Emitter:
 
 
 def denormalised(flat: Flat) -> Flat:
-    """Return a flat schema as one that a validator reads."""
+    """Return a flat schema in the standard form, for a validator."""
     schema = dict(flat)
     several = {
         name: schema.pop(name)
@@ -296,7 +296,7 @@ def _is_multiple(value: int, step: float) -> bool:
     return quotient == int(quotient)
 
 
-def _of_keys_like(pattern: str, values: Node) -> Node:
+def _object_with_key_pattern(pattern: str, values: Node) -> Node:
     return {"type": "object", "patternProperties": {pattern: values}, "additionalProperties": False}
 
 

@@ -1,4 +1,4 @@
-"""Which library enforces a constraint, and what it is given.
+"""Choose the library that enforces a constraint, and translate the constraint for it.
 
 vLLM's two other libraries, outlines and lm-format-enforcer, are not offered: they enforce nothing that xgrammar and
 guidance don't.
@@ -20,8 +20,10 @@ from daft_vllm.engine.constraints.patterns import Unsayable
 from daft_vllm.errors import SchemaError
 
 BUILD_SECONDS = 30.0
-"""How long a grammar may take to be built before the model is loaded."""
-_INSTEAD = 'enforce="validate" leaves it to validation after an answer is written: what fails that is an error value.'
+"""How long building a grammar may take. It is built before the model is loaded."""
+_VALIDATE_HINT = (
+    'With enforce="validate" it is checked after an answer is written: an answer that fails is an error value.'
+)
 
 
 @functools.lru_cache(maxsize=256)
@@ -30,27 +32,27 @@ def enforcement_of(constraint: Constraint, *, build: bool = True) -> Enforcement
 
     Args:
         constraint: the constraint.
-        build: False leaves out what needs torch, which xgrammar's import brings: building its grammar.
+        build: False does not build xgrammar's grammar: importing xgrammar imports torch.
 
     Raises:
-        SchemaError: the constraint says what its library doesn't enforce, with place and reason; nothing satisfies it;
-            or its grammar can't be built, in ``BUILD_SECONDS`` or at all.
+        SchemaError: the library can't enforce part of the constraint (the message gives place and reason), no value
+            satisfies the constraint, or its grammar can't be built, in ``BUILD_SECONDS`` or at all.
     """
     why: list[str] = []
-    taken: list[Enforcement] = []
+    candidates: list[Enforcement] = []
     libraries = LIBRARIES.values() if constraint.backend == "auto" else (LIBRARIES[constraint.backend],)
     for library in libraries:
-        one = _taken(constraint, library)
+        one = _translated(constraint, library)
         if isinstance(one, str):
             why.append(one)
             continue
         why += [str(finding) for finding in one.left if str(finding) not in why]
         if one.left and constraint.enforce == "strict":
             continue
-        taken.append(one)
+        candidates.append(one)
         if not one.left and not one.narrow:
-            break  # no other is needed
-    for one in sorted(taken, key=lambda one: (len(one.left), one.narrow)):
+            break  # the other library is not needed
+    for one in sorted(candidates, key=lambda one: (len(one.left), one.narrow)):
         library = LIBRARIES[one.backend]
         can_build = build or library.builds_without_torch
         error = _within_time(functools.partial(library.build_error, one)) if can_build else None
@@ -58,7 +60,7 @@ def enforcement_of(constraint: Constraint, *, build: bool = True) -> Enforcement
             return one
         why.append(f"{one.backend} can't build the grammar: {error}")
     listed = "\n".join(f"  {line}" for line in why)
-    hint = f"\n{_INSTEAD}" if constraint.enforce == "strict" and constraint.json_schema is not None else ""
+    hint = f"\n{_VALIDATE_HINT}" if constraint.enforce == "strict" and constraint.json_schema is not None else ""
     raise SchemaError(f"return_format can't be enforced while an answer is written:\n{listed}{hint}")
 
 
@@ -68,8 +70,8 @@ def vllm_arguments(constraint: Constraint) -> dict[str, Any]:
     return LIBRARIES[one.backend].to_vllm(one)
 
 
-def _taken(constraint: Constraint, library: Library) -> Enforcement | str:
-    """Return the constraint in the library's terms, or why it doesn't take it."""
+def _translated(constraint: Constraint, library: Library) -> Enforcement | str:
+    """Return the constraint in the library's terms, or the reason why the library can't take it."""
     if constraint.choices is not None:
         return Enforcement(library.name, "choice", constraint.choices)
     if constraint.grammar is not None:
@@ -90,15 +92,18 @@ def compile_error(one: Enforcement, tokenizer: Any) -> str | None:
 
     Args:
         one: the constraint.
-        tokenizer: of Hugging Face's ``transformers``.
+        tokenizer: a tokenizer of Hugging Face's ``transformers``.
     """
     return _within_time(functools.partial(LIBRARIES[one.backend].build_error, one, tokenizer))
 
 
 def _within_time(check: Callable[[], str | None]) -> str | None:
-    """Return what ``check`` returns, which it may never do: these libraries can't be interrupted, but free the GIL."""
+    """Return the result of ``check``, or an error message if it takes longer than ``BUILD_SECONDS``.
+
+    ``check`` runs in a thread: these libraries can't be interrupted, but they release the GIL.
+    """
     result: list[str | None] = []
     thread = threading.Thread(target=lambda: result.append(check()), daemon=True)
     thread.start()
     thread.join(BUILD_SECONDS)
-    return result[0] if result else f"not done after {BUILD_SECONDS:g} seconds: its counts or choices are too many"
+    return result[0] if result else f"not done after {BUILD_SECONDS:g} seconds: use smaller counts or fewer choices"

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 Node = dict[str, Any]
 """A lowered schema, or a part of one."""
 NEVER: Node = {"not": {}}
-"""The lowered schema that no value satisfies; only ever compared by identity."""
+"""The lowered schema that no value satisfies. It is only compared by identity."""
 
 
 class Finding(NamedTuple):
-    """Something that a schema says and no grammar can.
+    """A part of a schema that no grammar can enforce.
 
     Attributes:
-        pointer: JSON pointer to the schema that says it.
+        pointer: JSON pointer to the schema that contains it.
         keyword: the keyword.
         why: why it can't be enforced.
         instead: what to write in its place.
@@ -31,4 +31,4 @@ class Finding(NamedTuple):
 
 
 Find = Callable[[str, str, str], None]
-"""Notes a finding at the place that is being lowered: its keyword, why, and what to write instead (no full stop)."""
+"""Adds a finding at the place that is being lowered: keyword, reason, and what to write instead (no full stop)."""

@@ -1,4 +1,4 @@
-"""Formats of strings: which are held, and the patterns of those that the libraries hold too loosely."""
+"""Formats of strings: which ones are enforced, and patterns for those that the libraries enforce too loosely."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ PATTERNS = {
     "json-pointer": "^(/([^/~]|~[01])*)*$",
     "email": f"^{_ATOM}([.]{_ATOM})*@{_HOST}$",
 }
-"""Patterns that only match what the format allows and Python's types hold: days that the month has, years from 1 on, at
-most microseconds; addresses without quoted parts. xgrammar 0.2 takes the 30th of February for a date, 07.1.1.1 for
-an address, and quotes in a JSON pointer as they are; llguidance 1.7 the 60th second of any minute for a time."""
+"""Patterns that only match what both the format and Python's types allow: days that the month has, years from 1 on, at
+most microseconds, email addresses without quoted parts. xgrammar 0.2 accepts the 30th of February as a date, 07.1.1.1
+as an address, and quotes without an escape in a JSON pointer. llguidance 1.7 accepts second 60 of any minute as a time.
+"""
 
 CLOCK_PATTERN = f"^{_CLOCK}$"
 """A time of day without a time zone."""
@@ -46,11 +47,11 @@ LOCAL_DATE_TIME_PATTERN = f"^{_DATE}T{_CLOCK}$"
 
 
 def url_pattern(schemes: list[str]) -> str:
-    """Return the pattern of URLs with a host name and one of ``schemes``, of less than 500 characters."""
+    """Return a pattern of URLs that have one of ``schemes``, a host name, and fewer than 500 characters."""
     path = "[A-Za-z0-9._~%!$&'()*+,;=:@/-]"
     return f"^({'|'.join(schemes)})://{_SHORT_HOST}(:[1-9][0-9]{{0,3}})?(/{path}{{0,150}})?([?]{path}{{0,80}})?$"
 
 
 _OTHERS = ("duration", "uuid", "uri", "uri-reference", "idn-email", "idn-hostname", "iri", "iri-reference", "regex")
 ASSERTED = frozenset((*PATTERNS, *_OTHERS))
-"""Formats of the specification. All others are annotations."""
+"""Formats of the specification, which are enforced. All others are annotations."""

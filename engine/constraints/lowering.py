@@ -1,14 +1,18 @@
-"""From a JSON Schema to one that a grammar library enforces to the letter.
+"""Rewrite a JSON Schema into one that a grammar library enforces exactly.
 
-xgrammar 0.2 reads one keyword of a schema and drops its siblings: beside ``$ref``, ``const``, ``enum``, ``anyOf``,
-``oneOf`` or ``allOf`` everything else, of several branches of ``allOf`` all, beside ``format`` the ``pattern``, beside
-``pattern`` the lengths; it says so in its log at most. Here a schema is rewritten so that nothing is beside each other:
-references and ``allOf`` are taken apart and joined, what stands beside a choice goes into each of its branches, values
-of an ``enum`` are checked against what stands beside it.
+xgrammar 0.2 reads one keyword of a schema and drops the keywords beside it, at most with a line in its log:
 
-The result accepts only what the schema accepts. It may accept less where a grammar can't say it: keys come in the
-schema's order, an object has no other keys than those named unless it allows them outright, a type-less schema with
-keywords of one type has that type. What can be said in no way is a finding.
+- Beside ``$ref``, ``const``, ``enum``, ``anyOf``, ``oneOf`` or ``allOf`` it drops everything else.
+- If ``allOf`` has several branches, it drops all of them.
+- Beside ``format`` it drops ``pattern``, beside ``pattern`` the lengths.
+
+Here a schema is rewritten so that these keywords stand alone. References and ``allOf`` are resolved and joined.
+Keywords beside a choice are copied into each of its branches. Values of an ``enum`` are checked against the keywords
+beside it.
+
+The result accepts only what the schema accepts. It may accept less where a grammar can't express the schema: keys come
+in the schema's order; an object has no other keys than those named, unless it allows them explicitly; a schema without
+``type`` gets the types that its keywords belong to. What can't be expressed at all is a finding.
 """
 
 from __future__ import annotations
@@ -16,13 +20,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from daft_vllm.engine.constraints.complement import complement, complement_of_values
 from daft_vllm.engine.constraints.conjunction import ANNOTATIONS, TYPES, Flat, conjoined, normalised
 from daft_vllm.engine.constraints.emission import Emitter, denormalised
 from daft_vllm.engine.constraints.finding import NEVER, Finding, Node
+from daft_vllm.engine.constraints.keys import Keys, all_keys, keys_of
 from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Library
 from daft_vllm.engine.constraints.references import own_documents, resolve
@@ -32,17 +37,14 @@ _MOST_BRANCHES = 256
 _MOST_OPPOSITES = 64
 _DEEPEST = 200
 
-Keys = frozenset[str] | None
-"""Keys of objects. None: any."""
-
 
 class Lowered(NamedTuple):
     """A schema for a grammar library.
 
     Attributes:
         schema: None where no value satisfies the original.
-        findings: what it leaves unsaid.
-        narrow: whether it refuses strings that the original accepts, for the quotes, backslashes or line ends in them.
+        findings: parts of the original that it doesn't enforce.
+        narrow: whether it refuses strings that the original accepts: those with quotes, backslashes or line ends.
     """
 
     schema: Node | None
@@ -51,13 +53,14 @@ class Lowered(NamedTuple):
 
 
 def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgrammar"]) -> Lowered:
-    """Rewrite a schema (draft 2020-12; spellings of older drafts are understood).
+    """Rewrite a schema (draft 2020-12; keywords of older drafts are understood).
 
     Raises:
-        SchemaError: a reference leads nowhere or out of the document, or choices multiply beyond all measure.
+        SchemaError: a reference can't be followed (it leads nowhere, out of the document, or to itself without end, or
+            is in a part with its own ``$id``), the schema is nested too deeply, or its choices multiply to too many.
     """
     for pointer in own_documents(schema):
-        raise SchemaError(f"{pointer}: $id: a part with an $id of its own and references isn't followed. Drop its $id.")
+        raise SchemaError(f"{pointer}: $id: the references in a part with its own $id aren't followed. Drop this $id.")
     lowering = _Lowering(schema, library)
     root = lowering.lower(schema, "")
     if root is NEVER:
@@ -66,10 +69,10 @@ def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgramm
 
 
 class _Lowering(Emitter):
-    """One run.
+    """Lowers one document.
 
-    A schema that is met while it is being lowered is recursive: it becomes a definition. Schemas are known by their
-    text, because joined ones have no place of their own in the document.
+    A schema that comes up again while it is being lowered is recursive: it becomes a definition. Schemas are identified
+    by their text, because joined schemas have no place of their own in the document.
     """
 
     def __init__(self, root: Any, library: Library) -> None:
@@ -80,7 +83,7 @@ class _Lowering(Emitter):
         self._definitions: dict[str, Node] = {}
         self._negated: set[str] = set()
         self._inexact = 0
-        self._named_by_opposites = 0  # how often the opposite of a schema spoke of keys
+        self._named_by_opposites = 0  # how many opposites of schemas name keys
         self._depth = 0
 
     @property
@@ -98,7 +101,7 @@ class _Lowering(Emitter):
         if schema is False:
             return NEVER
         key = json.dumps(schema, sort_keys=True)
-        if key in self._names:  # it holds itself
+        if key in self._names:  # it contains itself
             return {"$ref": f"#/$defs/{self._names[key]}"}
         if key in self._known:
             lowered, found, narrow = self._known[key]
@@ -123,22 +126,24 @@ class _Lowering(Emitter):
         return lowered
 
     def _lower(self, schema: Mapping[str, Any], pointer: str) -> Node:
-        said = set(schema) - ANNOTATIONS
-        if said == {"$ref"}:
+        keywords = set(schema) - ANNOTATIONS
+        if keywords == {"$ref"}:
             return self.lower(self._resolved(schema["$ref"], pointer), pointer)
         branches = self._branches(schema, pointer, ())
         return self._choice([lowered for flat in branches for lowered in self._of_types(flat, pointer)])
 
-    # Taking apart.
+    # Resolving references and choices.
 
     def _branches(self, schema: Any, pointer: str, seen: tuple[str, ...], around: Keys = frozenset()) -> list[Flat]:
-        """Return flat schemas of which a value satisfies at least one: references resolved, choices multiplied out.
+        """Return flat schemas in place of a schema: a value has to satisfy at least one of them.
+
+        References are resolved and choices multiplied out.
 
         Args:
             schema: the schema.
             pointer: where it stands.
-            seen: references that lead here.
-            around: keys that objects may have because of what else they have to satisfy. None: any.
+            seen: references that were followed to get here.
+            around: keys that objects may have because of other schemas that they have to satisfy. None: any key.
         """
         if schema is True:
             return [{}]
@@ -169,30 +174,30 @@ class _Lowering(Emitter):
             options = [{"properties": {name: False}}, {"allOf": [{"required": [name]}, needed]}]
             parts.append(("anyOf", options, f"{pointer}/dependentSchemas/{name}"))
         named_before = self._named_by_opposites
-        own = _joined([around, _keys_of(flat)])
-        keys = [_joined(self._keys_in(option, seen) for option in options) for _, options, _ in parts]
+        own = all_keys([around, keys_of(flat)])
+        keys = [all_keys(self._keys_in(option, seen) for option in options) for _, options, _ in parts]
         groups: list[list[Flat]] = []
         deeper = (*seen, reference) if reference is not None else seen
         for i, (keyword, options, place) in enumerate(parts):
-            beside = _joined([own, *keys[:i], *keys[i + 1 :]])
+            beside = all_keys([own, *keys[:i], *keys[i + 1 :]])
             if keyword == "oneOf":
                 groups.append(self._one_of(options, pointer, seen, beside))
             else:
-                way = deeper if keyword == "$ref" else seen
+                followed = deeper if keyword == "$ref" else seen
                 one_each = place.endswith("/anyOf")
                 branches = (
-                    self._branches(option, f"{place}/{j}" if one_each else place, way, beside)
+                    self._branches(option, f"{place}/{j}" if one_each else place, followed, beside)
                     for j, option in enumerate(options)
                 )
                 groups.append([*itertools.chain(*branches)])
-        # An object that names no keys may have any.
-        groups += self._negations(flat, pointer, seen, _joined([own, *keys]) or None)
+        # An object that names no keys may have any key.
+        groups += self._negations(flat, pointer, seen, all_keys([own, *keys]) or None)
         if self._named_by_opposites != named_before and rest.get("unevaluatedProperties", True) is not True:
-            # A key that the opposite of a part names is not evaluated by it, and would be let in.
+            # A key that only the opposite of a part names is still unevaluated, but would be allowed here.
             self._find(
                 pointer,
                 "unevaluatedProperties",
-                "what 'not', 'if' or 'oneOf' rule out depends on keys, so it isn't enforced beside them",
+                "it isn't enforced beside 'not', 'if' or 'oneOf' that exclude values by their keys",
                 "Name the keys in one place, with additionalProperties",
             )
         return [_with_rest(joined, rest) for joined in self._product(flat, groups, pointer)]
@@ -204,10 +209,10 @@ class _Lowering(Emitter):
             raise SchemaError(f"{pointer or '/'}: $ref: {e}") from None
 
     def _keys_in(self, schema: Any, seen: tuple[str, ...]) -> Keys:
-        """Return the keys that objects may have because of a schema and all that it consists of."""
+        """Return the keys that objects may have because of a schema and its parts."""
         if not isinstance(schema, Mapping):
             return frozenset()
-        found = [_keys_of(normalised(schema))]
+        found = [keys_of(normalised(schema))]
         if schema.get("unevaluatedProperties"):
             return None
         for keyword in ("allOf", "anyOf", "oneOf"):
@@ -218,14 +223,14 @@ class _Lowering(Emitter):
         reference = schema.get("$ref")
         if reference is not None and reference not in seen:
             found.append(self._keys_in(self._resolved(reference, ""), (*seen, reference)))
-        return _joined(found)
+        return all_keys(found)
 
     def _product(self, flat: Flat, groups: list[list[Flat]], pointer: str) -> list[Flat]:
-        """Return what satisfies ``flat`` and one of each group."""
+        """Return ``flat`` joined with one schema of each group, in every combination."""
         if math.prod(len(group) for group in groups) > _MOST_BRANCHES:
             raise SchemaError(
                 f"{pointer or '/'}: anyOf: the choices (anyOf, oneOf, not, if) multiply to more than {_MOST_BRANCHES}: "
-                "write fewer, or one after the other in properties of their own."
+                "write fewer, or put each into a property of its own."
             )
         joined: list[Flat] = []
         for parts in itertools.product(*groups):
@@ -236,7 +241,7 @@ class _Lowering(Emitter):
         return joined
 
     def _negations(self, flat: Flat, pointer: str, seen: tuple[str, ...], names: Keys) -> list[list[Flat]]:
-        """Take ``not`` and ``if`` out of ``flat``, as far as what doesn't satisfy a schema can be said."""
+        """Take ``not`` and ``if`` out of ``flat``, and return them as groups, where their opposite can be written."""
         groups: list[list[Flat]] = []
         for forbidden in flat.pop("not", ()):
             opposite = self._complement(forbidden, pointer, seen, names)
@@ -256,23 +261,23 @@ class _Lowering(Emitter):
         return groups
 
     def _complement(self, schema: Any, pointer: str, seen: tuple[str, ...], names: Keys) -> list[Flat] | None:
-        """Return flat schemas of what doesn't satisfy ``schema``, or None; see ``complement.py``."""
+        """Return the opposite of ``schema`` as flat schemas, None if it can't be written (see ``complement.py``)."""
         key = json.dumps(schema, sort_keys=True)
         if key in self._negated:
-            return None  # it holds itself
+            return None  # it contains itself
         self._negated.add(key)
         try:
             with self._on_trial():
                 before = self._inexact
                 branches = self._branches(schema, pointer, seen, names)
                 if self._inexact != before:
-                    return None  # what was left out of them would be let in
+                    return None  # branches leave out values, which the opposite would then allow
                 return self._complement_of_all(branches, pointer, names)
         finally:
             self._negated.discard(key)
 
     def _complement_of_all(self, branches: list[Flat], pointer: str, names: Keys) -> list[Flat] | None:
-        """Return flat schemas of what satisfies none of ``branches``, or None."""
+        """Return flat schemas of the values that satisfy none of ``branches``, None if they can't be written."""
 
         def of_part(part: Any) -> list[Any] | None:
             opposite = self._complement(part, pointer, (), None)
@@ -290,48 +295,52 @@ class _Lowering(Emitter):
         return found
 
     def _one_of(self, options: list[Any], pointer: str, seen: tuple[str, ...], names: Keys) -> list[Flat]:
-        """Return branches no two of which have a value in common, if that can be had.
+        """Return flat schemas of the values that satisfy exactly one of ``options``, as far as that can be written.
+
+        What a grammar can't exclude becomes a finding.
 
         Args:
-            options: the branches.
-            pointer: where they stand.
-            seen: references that lead here.
-            names: the keys that objects may have because of what stands beside. None: any.
+            options: the branches of ``oneOf``.
+            pointer: where it stands.
+            seen: references that were followed to get here.
+            names: keys that objects may have because of the keywords beside ``oneOf``. None: any key.
         """
-        said: list[list[Flat]] = []
+        groups: list[list[Flat]] = []
         for i, option in enumerate(options):
             before = self._inexact
-            said.append(self._branches(option, f"{pointer}/oneOf/{i}", seen, names))
-            if self._inexact != before:  # what was left out of it isn't seen in the others' way
-                self._cant_exclude(pointer, i, (i + 1) % len(options))
-        mine: list[Flat] = []
-        for i, group in enumerate(said):
+            groups.append(self._branches(option, f"{pointer}/oneOf/{i}", seen, names))
+            if self._inexact != before:  # it leaves out values, and an overlap in these isn't found
+                self._report_overlap(pointer, i, (i + 1) % len(options))
+        disjoint: list[Flat] = []
+        for i, group in enumerate(groups):
             for flat in group:
-                mine += self._apart(flat, i, said, pointer, _joined([names, _keys_of(flat)]) or None)
-        if not mine and any(said):
-            self._cant_exclude(pointer, 0, 1)
-        return mine
+                disjoint += self._without_others(flat, i, groups, pointer, all_keys([names, keys_of(flat)]) or None)
+        if not disjoint and any(groups):
+            self._report_overlap(pointer, 0, 1)
+        return disjoint
 
-    def _apart(self, flat: Flat, place: int, said: list[list[Flat]], pointer: str, names: Keys) -> list[Flat]:
-        """Return what satisfies ``flat``, of branch ``place``, and none of the other branches."""
+    def _without_others(
+        self, flat: Flat, place: int, groups: list[list[Flat]], pointer: str, names: Keys
+    ) -> list[Flat]:
+        """Return flat schemas of the values that satisfy ``flat``, of group ``place``, and none of the other groups."""
         parts = [flat]
-        for j, others in enumerate(said):
+        for j, others in enumerate(groups):
             if j == place:
                 continue
-            in_the_way = [one for one in others if any(self._overlap(part, one, pointer, names) for part in parts)]
-            if not in_the_way:
+            overlapping = [one for one in others if any(self._overlap(part, one, pointer, names) for part in parts)]
+            if not overlapping:
                 continue
-            opposite = self._complement_of_all(in_the_way, pointer, names)
+            opposite = self._complement_of_all(overlapping, pointer, names)
             if opposite is None or len(opposite) * len(parts) > _MOST_OPPOSITES:
-                self._cant_exclude(pointer, place, j)
+                self._report_overlap(pointer, place, j)
                 continue
             parts = [conjoined(part, one) for part in parts for one in opposite]
-            parts = [part for part in parts if self._can_be(part, pointer)]
-            if any(self._overlap(part, one, pointer, names) for part in parts for one in in_the_way):
-                self._cant_exclude(pointer, place, j)
+            parts = [part for part in parts if self._may_be_satisfied(part, pointer)]
+            if any(self._overlap(part, one, pointer, names) for part in parts for one in overlapping):
+                self._report_overlap(pointer, place, j)
         return parts
 
-    def _cant_exclude(self, pointer: str, i: int, j: int) -> None:
+    def _report_overlap(self, pointer: str, i: int, j: int) -> None:
         self._find(
             pointer,
             "oneOf",
@@ -341,18 +350,18 @@ class _Lowering(Emitter):
 
     def _overlap(self, a: Flat, b: Flat, pointer: str, names: Keys) -> bool:
         """Whether a value may satisfy both, if objects have no other keys than ``names``."""
-        if "patternProperties" in a and "patternProperties" in b:  # joined they'd be held to more than both say
+        if "patternProperties" in a and "patternProperties" in b:  # joined, they would be stricter than both
             a, b = (
                 {k: one[k] for k in one if k not in ("patternProperties", "additionalProperties")} for one in (a, b)
             )
-        # Without a type any will do: what stands beside may yet bring in others than those that the keywords speak of.
+        # Without "type" every type is possible, not only those of its keywords: keywords beside it may add others.
         both = conjoined({"type": [kind for kind in TYPES if kind != "integer"]}, conjoined(a, b))
         if names is not None:
             both = conjoined({"properties": dict.fromkeys(names, True), "additionalProperties": False}, both)
-        return self._can_be(both, pointer)
+        return self._may_be_satisfied(both, pointer)
 
-    def _can_be(self, flat: Flat, pointer: str) -> bool:
-        """Whether a value may satisfy ``flat``, by what it says: the keys that it doesn't name are left open."""
+    def _may_be_satisfied(self, flat: Flat, pointer: str) -> bool:
+        """Whether a value may satisfy ``flat``. Keys that it doesn't name are taken as allowed."""
         with self._on_trial():
             needed = flat.get("required", ())
             named = {
@@ -373,25 +382,8 @@ class _Lowering(Emitter):
         return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
 
-def _keys_of(flat: Flat) -> Keys:
-    """Return the keys that objects of a schema may have by itself."""
-    if flat.get("additionalProperties", False) is not False or flat.keys() & {"patternProperties", "propertyNames"}:
-        return None
-    named = {name for name, value in flat.get("properties", {}).items() if value is not False}
-    return frozenset(named | set(flat.get("required", ())))
-
-
-def _joined(several: Iterable[Keys]) -> Keys:
-    found: frozenset[str] = frozenset()
-    for keys in several:
-        if keys is None:
-            return None
-        found |= keys
-    return found
-
-
 def _with_rest(flat: Flat, rest: Flat) -> Flat:
-    """Return a schema with what it says of keys and items that no part of it speaks of."""
+    """Return ``flat`` with the ``unevaluated`` keywords of ``rest`` as rules for additional keys and items."""
     for keyword, name in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
         if keyword in rest and name not in flat:
             flat = {**flat, name: rest[keyword]}

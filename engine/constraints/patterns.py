@@ -1,11 +1,14 @@
-"""Regular expressions written anew for xgrammar: of whole answers, and of the text between a JSON string's quotes.
+"""Rewrite regular expressions for the grammar libraries: for whole answers, and for the text inside a JSON string.
 
-A schema's pattern is searched for in the value, and speaks of its characters. xgrammar 0.2 matches it with the whole
-JSON text of the string: it writes a quote or a backslash that a pattern asks for as it is, which ends the string, and
-knows neither anchors on one side nor much of the syntax. Here a pattern is parsed by Python's own parser and written
-anew with classes, groups and counts alone: quotes, backslashes and control characters are escaped where the pattern
-demands them and left out of classes; what isn't anchored is open on that side; where Python and ECMA 262 differ
-(words, space, the dot) only what both match is left.
+A schema's pattern is searched for in the value, and describes the characters of the value. xgrammar 0.2 matches it with
+the whole JSON text of the string instead. If the pattern demands a quote or a backslash, xgrammar writes it without an
+escape, which ends the string. It supports no anchor on one side only, and lacks much of the other syntax.
+
+So each pattern is parsed by Python's own parser and rewritten with only classes, groups and counts:
+
+- Quotes, backslashes and control characters are escaped where the pattern demands them, and left out of classes.
+- A side without an anchor is open: any text may stand there.
+- Where Python and ECMA 262 differ (words, space, the dot), only what both match is kept.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ from typing import Any
 from daft_vllm.engine.constraints.charsets import DIGIT, DOT, EVERYTHING, SPACE, WORD, CharSet, Ranges, minus, union
 
 _ENDLESS = 1 << 31
-# xgrammar 0.2.8 turns a pattern of printable ASCII alone into one automaton, which takes minutes for two long counts in
-# a row and fails in the compiler for a count beyond 128. A character outside ASCII makes it take its other way; this
-# one is never matched.
+# xgrammar 0.2.8 turns a pattern of only printable ASCII into one automaton. This takes minutes for two long counts in a
+# row, and fails in the compiler for a count above 128. If the pattern has a character outside ASCII, xgrammar uses its
+# other method. This character has a count of 0, so it is never matched.
 _NOT_ASCII = "\x80{0,0}"
 _ESCAPED: Ranges = union([(0, 31), (34, 34), (92, 92), (127, 128)])
-"""Characters that are never written as they are: those that JSON escapes, DEL, and the one of the trick above."""
+"""Characters that are left out of classes: those that JSON escapes, DEL, and the one in ``_NOT_ASCII``."""
 _SURROGATES = r"\ud800-\udfff"
-"""Said in classes that exclude: xgrammar 0.2 takes their bytes for one character, where a tokenizer reads three."""
+"""Added to negated classes: xgrammar 0.2 reads the bytes of a surrogate as one character, a tokenizer as three."""
 _CATEGORIES = {
     op.CATEGORY_DIGIT: DIGIT,
     op.CATEGORY_NOT_DIGIT: ~DIGIT,
@@ -47,25 +50,24 @@ class Unsayable(Exception):
 
 @functools.lru_cache(maxsize=1024)
 def json_text_pattern(pattern: str, low: int = 0, high: int | None = None) -> str:
-    """Return an anchored pattern of the JSON text of strings that ``pattern`` is found in, of ``low`` to ``high``
-    characters.
+    """Return an anchored pattern for the JSON text of strings in which ``pattern`` is found.
 
-    Lengths can be held where at most one part of an anchored pattern varies in length, by a count of one character
-    class: ``^[a-z][a-z0-9-]*$``.
+    The strings have ``low`` to ``high`` characters. A length can be enforced if the pattern is anchored on both sides
+    and only one part of it varies in length, by a count of one character class: ``^[a-z][a-z0-9-]*$``.
 
     Raises:
-        Unsayable: it holds lookaround, back references, word boundaries or flags, Python can't read it, or its lengths
-            can't be held.
+        Unsayable: the pattern has lookaround, back references, word boundaries or flags, Python can't read it, or the
+            length can't be enforced.
     """
     parsed = _parsed(pattern)
     if low or high is not None:
-        return f"^{_NOT_ASCII}{_JSON.sequence(_held_to_length(parsed, low, high))}$"
+        return f"^{_NOT_ASCII}{_JSON.sequence(_limited_to_length(parsed, low, high))}$"
     return f"^{_NOT_ASCII}{_JSON.searched(list(parsed), True, True)}$"
 
 
 @functools.lru_cache(maxsize=1024)
 def text_pattern(pattern: str) -> str:
-    """Return a pattern of whole texts that ``pattern`` matches from beginning to end (``re.fullmatch``).
+    """Return a pattern of the texts that ``pattern`` matches from beginning to end (``re.fullmatch``).
 
     Raises:
         Unsayable: as ``json_text_pattern`` does.
@@ -75,14 +77,14 @@ def text_pattern(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def rust_pattern(pattern: str, *, search: bool = True) -> str:
-    r"""Return a pattern for llguidance that means what ``pattern`` does in Python and in ECMA 262 alike.
+    r"""Return a pattern for llguidance that only matches what ``pattern`` matches in both Python and ECMA 262.
 
     In Rust's syntax ``\s`` doesn't include U+001C to U+001F, in Python's it does. Classes are written without control
-    characters: one that has them and not the quote lets llguidance 1.7 write a quote all the same.
+    characters: if a class has them but not the quote, llguidance 1.7 still allows a quote.
 
     Args:
         pattern: in the syntax of schemas, or Python's.
-        search: whether it is searched for, or has to match from beginning to end.
+        search: True: the pattern is searched for. False: it has to match from beginning to end.
 
     Raises:
         Unsayable: as ``json_text_pattern`` does.
@@ -102,24 +104,27 @@ def _parsed(pattern: str) -> Any:
 
 
 def pattern_of_length(low: int, high: int | None) -> str:
-    """Return the pattern of JSON texts of ``low`` to ``high`` characters none of which is escaped.
+    """Return the pattern of JSON texts of ``low`` to ``high`` characters, none of them escaped.
 
-    Escapes beside plain characters under a count make xgrammar take milliseconds per token.
+    If one count covers escapes as well as plain characters, xgrammar takes milliseconds per token.
     """
     return f"^{_NOT_ASCII}{_JSON.anything}{_count(low, _ENDLESS if high is None else high)}$"
 
 
 def pattern_without(values: Sequence[str]) -> str:
-    """Return an anchored pattern, in the syntax of schemas, of all texts but ``values``."""
+    """Return an anchored pattern, in the syntax of schemas, of all texts except ``values``."""
     return f"^{_outside(sorted(set(values)), 0)}$"
 
 
 def _outside(values: Sequence[str], at: int) -> str:
-    """Return the pattern of what may follow a common beginning of ``at`` characters, none of ``values`` being meant."""
+    """Return a pattern of what may follow the first ``at`` characters, so that the text is none of ``values``.
+
+    All ``values`` begin with the same ``at`` characters.
+    """
     ended = any(len(value) == at for value in values)
     following = sorted({value[at] for value in values if len(value) > at})
     listed = "".join(_code(ord(char)) for char in following)
-    anything = "[^\\uffff]"  # the dot leaves out line ends
+    anything = "[^\\uffff]"  # unlike the dot, it includes line ends
     options = [f"[^{listed}]{anything}*" if following else f"{anything}+"]
     options += [
         f"[{_code(ord(char))}]" + _outside([value for value in values if len(value) > at and value[at] == char], at + 1)
@@ -128,8 +133,8 @@ def _outside(values: Sequence[str], at: int) -> str:
     return f"(?:{'|'.join(options)}){'' if ended else '?'}"
 
 
-def _held_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
-    """Return the items of an anchored pattern whose texts have ``low`` to ``high`` characters."""
+def _limited_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
+    """Return the items of an anchored pattern, changed to match only texts of ``low`` to ``high`` characters."""
     items = list(parsed)
     if len(items) < 2 or items[0] != (op.AT, op.AT_BEGINNING) or items[-1] != (op.AT, op.AT_END):
         raise Unsayable("a length needs a pattern that is anchored on both sides")
@@ -141,7 +146,7 @@ def _held_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
         return items
     varying = [i for i, width in enumerate(widths) if width[0] != width[1]]
     if len(varying) != 1 or items[varying[0]][0] not in _REPEATS or _width(items[varying[0]][1][2]) != (1, 1):
-        raise Unsayable("a length can't be held: more than one part of the pattern varies in length")
+        raise Unsayable("a length needs a pattern in which exactly one part, a count of one class, varies in length")
     place = varying[0]
     kind, (least, limit, repeated) = items[place]
     fixed = shortest - widths[place][0]
@@ -153,12 +158,12 @@ def _held_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
 
 
 def _width(item: Any) -> tuple[int, int]:
-    """Return the fewest and the most characters of a parsed item or sequence."""
+    """Return the fewest and the most characters that a parsed item or sequence matches."""
     sequence = item if isinstance(item, _parser.SubPattern) else _parser.SubPattern(_parser.State(), [item])
     try:
         low, high = sequence.getwidth()
-    except IndexError:  # of a group outside of the sequence
-        raise Unsayable("a back reference is not understood in a pattern") from None
+    except IndexError:  # it refers to a group outside the sequence
+        raise Unsayable("a back reference is not supported in a pattern") from None
     return int(low), int(high)
 
 
@@ -207,8 +212,8 @@ class _Writer:
 
     Args:
         escaped: characters that are left out of classes.
-        spelt: how a character is written where a pattern demands it.
-        excludes: whether a class may say what is not in it.
+        spelt: returns how a character is written where a pattern demands it.
+        excludes: whether a class may be negated (``[^...]``).
     """
 
     def __init__(self, escaped: Ranges, spelt: Callable[[str], str], *, excludes: bool = True) -> None:
@@ -218,7 +223,7 @@ class _Writer:
         self.anything = self._class(EVERYTHING)
 
     def searched(self, items: list[Any], open_left: bool, open_right: bool) -> str:
-        """Return the text of a sequence that may stand within more text, unless anchors say otherwise."""
+        """Return the pattern of a sequence. Other text may stand on its open sides, except where it has an anchor."""
         while items and items[0][0] is op.AT and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
             items, open_left = items[1:], False
         while _ends(items):
@@ -229,16 +234,16 @@ class _Writer:
             branches = [self.searched(list(branch), open_left, open_right) for branch in items[0][1][1]]
             return f"(?:{'|'.join(branches)})"
         if items and items[-1][0] is op.BRANCH and any(_ends(branch) for branch in items[-1][1][1]):
-            # Python's parser takes what branches begin with out of them: ^ab$|^ac$ is ^a(?:b$|c$) to it.
+            # Python's parser puts the common beginning of branches in front of them: ^ab$|^ac$ becomes ^a(?:b$|c$).
             branches = [self.searched([*items[:-1], *branch], open_left, open_right) for branch in items[-1][1][1]]
             return f"(?:{'|'.join(branches)})"
         if open_left and open_right and sum(_width(item)[0] for item in items) == 0:
-            return f"{self.anything}*"  # it is found in every text
+            return f"{self.anything}*"  # it matches an empty text, so it is found in every text
         left, right = (f"{self.anything}*" if is_open else "" for is_open in (open_left, open_right))
         return left + self.sequence(items) + right
 
     def sequence(self, items: Iterable[Any]) -> str:
-        """Return the text of items that follow each other."""
+        """Return the pattern of items that follow each other."""
         return "".join(map(self._text, items))
 
     def _text(self, item: Any) -> str:
@@ -254,11 +259,11 @@ class _Writer:
         if kind in _REPEATS:
             low, high, repeated = value
             return f"(?:{self.sequence(repeated)}){_count(int(low), int(high))}"
-        what = "an anchor or a word boundary inside" if kind is op.AT else str(kind).lower().replace("_", " ")
-        raise Unsayable(f"{what} is not understood in a pattern")
+        what = "a word boundary or an anchor in the middle" if kind is op.AT else str(kind).lower().replace("_", " ")
+        raise Unsayable(f"{what} is not supported in a pattern")
 
     def _class(self, ranges: Ranges) -> str:
-        """Return the class of those characters that are written as they are; of only escaped ones, their escapes."""
+        """Return a class of the characters that need no escape. If all need one, return a choice of their escapes."""
         plain = minus(ranges, self._escaped)
         if not plain:
             escapes = [self._literal(code) for low, high in ranges for code in range(low, high + 1)]
@@ -280,7 +285,7 @@ _RUST = _Writer(((0, 31),), str, excludes=False)
 
 
 def shortest_match(pattern: str) -> str:
-    """Return a text as long as the shortest that a pattern matches; empty for one that Python can't read."""
+    """Return a text as long as the shortest match of a pattern. Empty if Python can't read the pattern."""
     try:
         return "x" * int(_parser.parse(pattern.replace(_NOT_ASCII, "")).getwidth()[0])
     except (re.error, RecursionError, OverflowError):

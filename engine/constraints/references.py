@@ -30,9 +30,9 @@ def resolve(reference: str, root: Any) -> Any:
 
 
 def own_documents(schema: Any, pointer: str = "") -> Iterator[str]:
-    """Return the JSON pointers of parts that are documents of their own, by an ``$id``, and hold references.
+    """Return the JSON pointers of parts that contain references and are documents of their own, by an ``$id``.
 
-    Their references start from themselves; ``resolve`` starts from the whole.
+    Their references are relative to the part. ``resolve`` would read them relative to the whole document.
     """
     if isinstance(schema, Mapping):
         identity = schema.get("$id")

@@ -1,4 +1,4 @@
-"""How long the answers to a constraint are."""
+"""The length of the shortest answer that satisfies a constraint."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _FORMATS = {"uuid": "0" * 36, "uri": "a:b", "ipv4": "1.1.1.1", "duration": "P1D"
 
 
 def shortest_answer(constraint: Constraint) -> str | None:
-    """Return one of the shortest texts that satisfy a constraint; None for a grammar, of which it isn't known.
+    """Return a text as long as the shortest answer to a constraint. None if that isn't known, as for a grammar.
 
-    Exact up to the digits of bounded numbers and the letters of patterns, which are stood for by as many others.
+    The text itself may break the constraint: for the digits of a bounded number and the characters of a pattern it may
+    have as many others.
     """
     if constraint.choices is not None:
         return min(constraint.choices, key=len)
@@ -34,7 +35,7 @@ class _Shortest:
         self._definitions = root.get("$defs", {})
 
     def of(self, node: Any, depth: int) -> str | None:
-        """Return the shortest JSON text of a lowered schema, None if none was found in time."""
+        """Return the shortest JSON text of a lowered schema, None if none was found within ``_DEEPEST`` levels."""
         if depth > _DEEPEST:
             return None
         if not isinstance(node, Mapping) or not node:

@@ -19,10 +19,19 @@ class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are
 
     def _init_executor(self) -> None:
         from daft_vllm.engine.patches.generators import register_cpu_generators
-        from daft_vllm.engine.patches.kernels import register_cpu_kernels
         from daft_vllm.engine.patches.masks import register_cpu_masks
+        from daft_vllm.engine.patches.registry import apply_patch
 
-        register_cpu_kernels()
-        register_cpu_generators()
-        register_cpu_masks()
+        apply_patch("kernels", _register_kernels)
+        apply_patch("generators", register_cpu_generators)
+        if not self.vllm_config.use_v2_model_runner:  # which puts masks on in another way
+            apply_patch("masks", register_cpu_masks)
         super()._init_executor()
+
+
+def _register_kernels() -> None:
+    from daft_vllm.engine.patches.kernels import (
+        register_cpu_kernels,
+    )  # which looks for vLLM's operators as it is imported
+
+    register_cpu_kernels()

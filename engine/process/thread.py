@@ -1,4 +1,4 @@
-"""The thread that owns vLLM: its event loop, and the processes that come and go."""
+"""The thread that owns vLLM: it runs the event loop, and starts and ends vLLM's processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from daft_vllm.engine.process.core import Core, StepWatch
+from daft_vllm.engine.process.core import Core
+from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.scheduling.ledger import Ledger
@@ -34,30 +35,31 @@ from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, 
 logger = logging.getLogger("daft_vllm")
 
 WATCH_SECONDS = 0.5
-"""How often the engine looks whether vLLM is alive and makes progress."""
+"""Seconds between two checks that vLLM is alive and makes progress."""
 STOP_SECONDS = 5.0
-"""How long the thread may take to end, beside the grace that vLLM gets."""
+"""How long the thread may take to end, in addition to the time that vLLM gets (``grace``)."""
 RESTART_SECONDS = 5.0
-"""Pause after a start that failed: what a killed process held on a GPU is free a moment after it is gone."""
+"""Pause after a failed start: the GPU memory of a killed process is free a moment after the process is gone."""
 STEPS_AHEAD = 2
-"""Steps of vLLM that the prompts sent to it fill before it has begun them. One is the next step, which may be under way
-when this is looked at; the other is the one after it. More only fixes the order of rows too early for those to come."""
+"""How many steps of vLLM may be filled by prompts that it has not begun. The first is the next step, which may already
+run when this is checked. The second is the step after it. More only fixes the order of rows too early, before later
+rows arrive."""
 
 
 class EngineThread:
-    """Drives vLLM from one thread: admits waiting rows as room appears, and starts vLLM again when it died or stalled.
+    """Drives vLLM from one thread: sends waiting rows when there is room, and restarts vLLM after it died or stalled.
 
-    Fields are touched by that thread only, except where a method says otherwise. It is a daemon thread: the
-    interpreter must be able to reach ``atexit``, which stops it.
+    Only that thread uses the fields, except where a method says otherwise. It is a daemon thread: the interpreter must
+    be able to reach ``atexit``, which stops the thread.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self._loop = asyncio.new_event_loop()
         self._ready: Future[Core] = Future()
-        self._core: Core | None = None  # the latest
+        self._core: Core | None = None  # the latest vLLM
         self._takes_rows = False
-        self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the child processes that are older
+        self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the older child processes
         self._watch = StepWatch()
         self._watch.on_step = self._admit
         self._over: DaftVLLMError | None = None
@@ -67,9 +69,9 @@ class EngineThread:
         self._ids = itertools.count()
         self._max_in_flight = 1
         self._max_waiting_tokens = 1
-        self._sent: deque[int] = deque()  # new tokens of the rows sent last: of all that may wait in vLLM, and others
+        self._sent: deque[int] = deque()  # new tokens of the rows sent last: all rows not begun, and more
         self._sent_tokens = 0
-        self._grace = 0.0  # a dead engine gets none
+        self._grace = 0.0  # stays 0 for a vLLM that died
         self._thread = threading.Thread(target=self._run, name="daft-vllm-engine", daemon=True)
 
     # Called from any thread.
@@ -81,7 +83,7 @@ class EngineThread:
 
     @property
     def core(self) -> Core:
-        """The first vLLM. Those that follow, if it dies, differ from it by nothing but their processes."""
+        """The first vLLM. After a restart, a later vLLM differs from it only in its processes."""
         return self._ready.result(timeout=0)
 
     @property
@@ -95,12 +97,12 @@ class EngineThread:
         return self._over is not None
 
     def raise_if_over(self) -> None:
-        """Raise a fresh copy of what ended this engine, if something did."""
+        """Raise a new copy of the error that ended this engine, if it has ended."""
         if self._over is not None:
             raise type(self._over)(*self._over.args)
 
     def submit(self, call: Call, rows: list[Row], finished: list[tuple[int, Outcome]]) -> None:
-        """Hand a call's rows to the thread. ``finished`` are those that need no generation."""
+        """Pass a call's rows to the thread. ``finished`` has the outcomes of rows that need no generation."""
         self._ledger.expect(len(rows), [outcome for _, outcome in finished])
         for index, outcome in finished:
             call.put(index, outcome)
@@ -112,7 +114,7 @@ class EngineThread:
                 raise
 
     def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
-        """Block until a call is answered; never longer than the engine's thread lives."""
+        """Block until a call is answered, or the engine's thread has ended."""
         while True:
             try:
                 return future.result(timeout=1.0)
@@ -129,12 +131,12 @@ class EngineThread:
             self._call_soon(self._drop, call)
 
     def forget_answers(self) -> None:
-        """Compute anew what was computed before, for rows that come from now on."""
+        """Forget all answers: later rows are computed, even if an equal row was computed before."""
         with contextlib.suppress(DaftVLLMError):
             self._call_soon(self._ledger.forget_answers)
 
     def snapshot(self) -> EngineStats:
-        """Return the counters as they stand."""
+        """Return the current counters."""
         stats, watch = self._ledger.snapshot(), self._watch
         if self._core is not None:
             stats.media, stats.media_seconds = self._core.media.loaded, self._core.media.seconds
@@ -146,11 +148,11 @@ class EngineThread:
         """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
         self._grace = grace
         closed = EngineClosedError("the engine was closed with rows unanswered.")
-        self._over = self._over or closed  # the thread may be starting vLLM again, and look up only after
+        self._over = self._over or closed  # the thread may be restarting vLLM, and reads this only afterwards
         if self._thread.is_alive():
             with contextlib.suppress(DaftVLLMError):
                 self._call_soon(self._end, closed)
-            # In the midst of a start: that takes a process that is killed for a reason to start another in its place.
+            # If a start is under way, it may replace a killed process by a new one: kill until the thread has ended.
             deadline = time.monotonic() + grace + STOP_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:
                 if (before := self._before_start) is not None:
@@ -178,7 +180,7 @@ class EngineThread:
                 self._ready.set_exception(e)
         finally:
             self._ledger.fail_all(self._over or EngineClosedError("the engine is closed."))
-            # vLLM's own among them: asyncio complains at exit of those that it finds pending.
+            # Also vLLM's own tasks: at exit asyncio complains about tasks that are still pending.
             self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
             self._loop.close()
 
@@ -190,13 +192,13 @@ class EngineThread:
         core: Core | None = first
         while core is not None:
             await self._serve(core)
-            while self._over is None and not self._ledger.unanswered():  # nobody needs another
+            while self._over is None and not self._ledger.unanswered():  # no row needs vLLM
                 self._woken.clear()
                 await self._woken.wait()
             core = await self._start_again(core, gpus)
 
     async def _start(self, config: EngineConfig) -> Core:
-        """Return a vLLM that is ready, with its adapters."""
+        """Start vLLM, load its adapters, and return it."""
         self._before_start = before = child_processes()
         try:
             self._core = core = Core.start(config, self._watch, before)
@@ -210,7 +212,7 @@ class EngineThread:
         return core
 
     def _open(self, core: Core) -> None:
-        """Take rows from now on, as many at once as suit this vLLM and those that follow it."""
+        """Start to take rows, with limits that suit this vLLM and those that replace it."""
         self._ledger.open(core.block_size, core.max_num_seqs)
         self._budget = RestartBudget(self.config.max_restarts, PROGRESS * core.max_num_seqs)
         self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
@@ -218,7 +220,7 @@ class EngineThread:
         self._ready.set_result(core)
 
     async def _serve(self, core: Core) -> None:
-        """Let vLLM answer rows until it dies or the engine ends, and leave no process of it behind."""
+        """Let vLLM answer rows until it dies or the engine ends. Then end all its processes."""
         try:
             self._takes_rows = self._over is None
             self._woken.clear()
@@ -229,25 +231,25 @@ class EngineThread:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), WATCH_SECONDS)
         finally:
-            # Now, and not when the next vLLM is there: their ends are no news of that one.
+            # Before the next vLLM starts: the end of these tasks says nothing about that one.
             await _cancel(list(self._tasks.values()))
             self._tasks.clear()
             core.shutdown(self._grace)
 
     async def _start_again(self, before: Core, gpus: Mapping[str, str]) -> Core | None:
-        """Return another vLLM, on the same GPUs and with the same context, or None if the engine is over."""
+        """Start another vLLM, on the same GPUs and with the same context. Return None if the engine is over."""
         config = replace(self.config, engine_args={**self.config.engine_args, "max_model_len": before.max_model_len})
         while self._over is None:
             try:
                 with STARTING, environment_variables(gpus):
-                    if self._over is not None:  # closed while another engine started
+                    if self._over is not None:  # closed while this thread waited for the start of another engine
                         return None
                     core = await self._start(config)
             except (EngineStartError, ModelError) as e:
                 if self._over is not None:
                     return None
                 if self._budget.spend(self._ledger.done):
-                    logger.warning("vLLM did not start again, and is tried once more: %s", e)
+                    logger.warning("vLLM did not start again. The next try follows: %s", e)
                     await asyncio.sleep(RESTART_SECONDS)
                 else:
                     self._end(EngineDiedError(f"vLLM died, and could not be started again: {e}"))
@@ -255,7 +257,7 @@ class EngineThread:
                 core.media.loaded += before.media.loaded
                 core.media.seconds += before.media.seconds
                 self._ledger.restarted()
-                logger.warning("vLLM is there again.")
+                logger.warning("vLLM is running again.")
                 return core
         return None
 
@@ -266,15 +268,15 @@ class EngineThread:
             return
         self._ledger.add(rows)
         if not self._takes_rows:
-            self._woken.set()  # a vLLM that died idle is started again for them
+            self._woken.set()  # if vLLM died while idle, it is started again now
         self._admit()
 
     def _admit(self) -> None:
-        """Move waiting rows into vLLM as long as there is room."""
+        """Send waiting rows to vLLM as long as there is room."""
         if not self._takes_rows:
             return
         if not self._ledger.in_flight:
-            self._watch.last_step = time.monotonic()  # an idle engine takes no steps: start the watch here
+            self._watch.last_step = time.monotonic()  # an idle engine makes no steps: stall_timeout begins here
         rows: list[Row] = []
         while (row := self._ledger.next_row(self._has_room)) is not None:
             self._sent.append(row.new_tokens)
@@ -286,13 +288,13 @@ class EngineThread:
         self._ledger.sent(rows)
 
     def _has_room(self) -> bool:
-        """Whether vLLM may run out of rows before it can be given more.
+        """Whether to send one more row, so that vLLM does not run out of rows before it can get the next ones.
 
-        It may not while the rows that it has not begun fill its next steps. vLLM begins rows in the order in which they
-        were sent: those it has not begun are the last ones.
+        No more rows are sent while those waiting already fill the next steps. vLLM begins rows in the order in which
+        they were sent, so the rows that it has not begun are the last ones sent.
         """
         in_flight = len(self._ledger.in_flight)
-        waiting = max(0, in_flight - self._watch.running)  # vLLM may still run rows that were given up
+        waiting = max(0, in_flight - self._watch.running)  # vLLM may still run rows that were dropped
         while len(self._sent) > waiting:
             self._sent_tokens -= self._sent.popleft()
         return in_flight < self._max_in_flight and self._sent_tokens < self._max_waiting_tokens
@@ -317,13 +319,13 @@ class EngineThread:
         if core.is_dead():
             self._on_death(core, "vLLM's core process died")
         elif core.media.rows and core.media.rows == in_flight:
-            self._watch.last_step = time.monotonic()  # all wait for their media
+            self._watch.last_step = time.monotonic()  # all rows wait for their media
         elif in_flight and time.monotonic() - self._watch.last_step > self.config.stall_timeout:
             core.kill()
             self._on_death(core, f"vLLM made no step for {self.config.stall_timeout:g} seconds")
 
     def _on_death(self, core: Core, what: str) -> None:
-        """Take back the rows that were inside vLLM, for the next one; or end, where there is to be none."""
+        """Take back the rows that were inside vLLM, for the next vLLM. If it may not start again, end the engine."""
         if core is not self._core or not self._takes_rows:
             return
         lost = len(self._ledger.unanswered())
@@ -332,8 +334,8 @@ class EngineThread:
             self._end(
                 EngineDiedError(
                     f"{what} with {lost} rows unanswered{again}. Out of memory is the usual cause: lower "
-                    "max_model_len, max_num_seqs or gpu_memory_utilization in engine_args; the log above, from vLLM, "
-                    "may say more."
+                    "max_model_len, max_num_seqs or gpu_memory_utilization in engine_args. vLLM's log above may "
+                    "say more."
                 )
             )
             return
@@ -346,9 +348,9 @@ class EngineThread:
             then = " when it is needed"
         else:
             at_once = self._ledger.replayed_at_once
-            then = f", and given at most {at_once} of the latter at once" if at_once else ""
+            then = f", and gets back the rows that were inside it, at most {at_once} at once" if at_once else ""
         logger.warning(
-            "%s with %d rows unanswered, %d of them inside it. It is started again%s.", what, lost, inside, then
+            "%s with %d rows unanswered, %d of them inside it. vLLM is started again%s.", what, lost, inside, then
         )
         self._woken.set()
 
@@ -365,7 +367,7 @@ class EngineThread:
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """End tasks, and give them a second to do so."""
+    """Cancel tasks, and wait up to a second until they end."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -13,13 +13,13 @@ MEDIA_KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An image, a sound or a film that a prompt holds. It is loaded when its row's turn comes, not before.
+    """An image, a sound or a video in a prompt. It is loaded when its row's turn comes, not before.
 
     Args:
         kind: what it is.
-        load: returns it as vLLM takes it: a ``PIL.Image`` in mode RGB, or samples and their rate. Raises ``RowError``
-            with an ``ErrorValue``'s code and message, or anything else, if it can't be had; called from any thread.
-        digest: the same for media that are the same: of the content, or of where it is.
+        load: returns it as vLLM takes it: a ``PIL.Image`` in mode RGB, or samples and their rate. If it can't be
+            loaded, raises ``MediaError``, which has the row's error, or any other exception. Called from any thread.
+        digest: digest of the content or of its location. Equal media have equal digests.
     """
 
     kind: MediaKind
@@ -36,7 +36,7 @@ class Message:
     """One message of a conversation.
 
     Args:
-        role: ``system``, ``user``, ``assistant``, ``tool``, or what else the chat template knows.
+        role: ``system``, ``user``, ``assistant``, ``tool``, or another role that the chat template knows.
         content: its parts, in order.
         fields: further fields for the chat template, ``tool_calls`` and ``tool_call_id`` for example.
     """
@@ -48,7 +48,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in order. The model answers the last one; if that is the assistant's, the model goes on with it."""
+    """Messages in order. The model answers the last one; if that is the assistant's, the model continues it."""
 
     messages: tuple[Message, ...]
 
@@ -59,10 +59,10 @@ class Conversation:
 
 
 def merged(content: Iterable[Content]) -> tuple[Content, ...]:
-    """Return content in which no two texts follow each other: they get a line each.
+    """Return content in which texts that follow each other are joined into one, with a line break between them.
 
-    Chat templates join them each in its own way, some with nothing between, so that a marker could be written half in
-    the one and half in the other.
+    Chat templates join texts in different ways, some with nothing between them. Then one text could end with half of a
+    marker, and the next begin with the other half.
     """
     parts: list[Content] = []
     for part in content:
@@ -79,7 +79,7 @@ def media_of(messages: Iterable[Message]) -> tuple[Media, ...]:
 
 
 def media_digest(media: Iterable[Media], adapter: str | None = None) -> bytes:
-    """Return one digest of several media in order, and of a LoRA adapter's name; empty if there are none."""
+    """Return one digest of several media in order and of a LoRA adapter's name. Empty if there is neither."""
     digests = [media.kind.encode() + media.digest for media in media]
     if adapter is not None:
         digests.append(b"adapter " + adapter.encode())

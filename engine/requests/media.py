@@ -11,7 +11,7 @@ _SIXTEEN_BITS = 257  # 65535 / 255
 
 
 class MediaError(Exception):
-    """A medium that can't be used: why, as a row's error."""
+    """A medium can't be used. ``error`` says why, as the error of its row."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)
@@ -19,12 +19,14 @@ class MediaError(Exception):
 
 
 def image_from_bytes(data: bytes) -> Any:
-    """Return the image in an image file, as vLLM's own front end would: upright, in RGB, on white where transparent.
+    """Return the image in a file, as vLLM's own front end does: upright, in RGB, with white where it is transparent.
 
-    Unlike there an image of 16 bits a channel keeps its greys: Pillow's conversion makes all above 255 white.
+    One thing is different: an image with 16 bits per channel keeps its greys. Pillow's conversion makes all values
+    above 255 white.
 
     Raises:
-        MediaError: it is no image, one of a kind that isn't read from strangers (EPS, WMF), broken, or too large.
+        MediaError: the file is no image, is broken or too large, or is of a kind that isn't read from untrusted sources
+            (EPS, WMF).
     """
     from PIL import UnidentifiedImageError
     from vllm.multimodal.image import normalize_image, open_image
@@ -44,11 +46,12 @@ def image_from_bytes(data: bytes) -> Any:
 
 
 def image_from_array(pixels: Any) -> Any:
-    """Return the image of an array of shape (height, width) or (height, width, channels): uint8, uint16, or float32 up
-    to 1; greys, greys with alpha, RGB or RGBA.
+    """Return the image in an array of shape (height, width) or (height, width, channels).
+
+    Its values are uint8, uint16, or float32 from 0 to 1. Its channels are grey, grey and alpha, RGB or RGBA.
 
     Raises:
-        MediaError: it is of another shape or type.
+        MediaError: the array has another shape or type.
     """
     import numpy as np
     from PIL import Image
@@ -73,7 +76,7 @@ def audio_from_bytes(data: bytes) -> Any:
     """Return the samples of a sound file, and their rate in 1/s.
 
     Raises:
-        MediaError: it is no sound, or broken.
+        MediaError: the file is no sound, or is broken.
     """
     from vllm.multimodal.media import AudioMediaIO
 

@@ -21,12 +21,13 @@ ErrorCode = Literal[
 ]
 """Why a row has no value.
 
-``null_prompt``: the prompt was null. ``empty_prompt``: it held no text. ``prompt_too_long``: it leaves no room for an
-answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it. ``invalid_media``: an
-image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
-``unavailable_media``: it can't be fetched, or may not be. ``invalid_request``: vLLM refused its options.
-``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a guided answer does not satisfy
-its format. ``engine_error``: vLLM failed on this row and went on, or died of it again and again.
+``null_prompt``: the prompt was null. ``empty_prompt``: it had neither text nor media. ``prompt_too_long``: it leaves no
+room for an answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it.
+``invalid_media``: an image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
+``unavailable_media``: a medium can't be fetched, or must not be fetched. ``invalid_request``: vLLM or the engine
+refused the row's options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
+guided answer does not satisfy its format. ``engine_error``: vLLM failed on this row and continued, or died of it again
+and again.
 """
 
 
@@ -41,18 +42,18 @@ class ErrorValue(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one row: a text, or an error, never neither.
+    """The result of one row: a text, an error, or both.
 
     Attributes:
-        text: what the model wrote, also kept when ``error`` says that it can't be used. None if nothing was generated.
-        finish_reason: vLLM's: ``stop`` or ``length``; None if nothing was generated.
+        text: what the model wrote. It is kept even if ``error`` says it can't be used. None if nothing was generated.
+        finish_reason: vLLM's reason, ``stop`` or ``length``; None if nothing was generated.
         prompt_tokens: tokens of the rendered prompt. 0 if it was never tokenized.
-        cached_tokens: those of them that came from the prefix cache.
+        cached_tokens: prompt tokens that came from the prefix cache.
         completion_tokens: tokens generated.
         queue_seconds: how long the row waited before vLLM took it. 0 if it never waited.
         error: why there is no usable answer, or None.
         reasoning: what the model thought before it answered; None if it was not asked to think.
-        tool_answer: the answer taken apart, of a row with tools.
+        tool_answer: the answer in parts, for a row with tools.
     """
 
     text: str | None = None

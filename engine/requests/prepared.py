@@ -24,7 +24,7 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
 
 
 def unpack_tokens(*packed: bytes) -> list[int]:
-    """Return what ``pack_tokens`` was given, all pieces in one list."""
+    """Return the token ids that ``pack_tokens`` packed, those of all pieces in one list."""
     tokens = array("i")
     for piece in packed:
         tokens.frombytes(piece)
@@ -32,15 +32,16 @@ def unpack_tokens(*packed: bytes) -> list[int]:
 
 
 class Prepared(NamedTuple):
-    """A row as the renderer leaves it.
+    """A row after the renderer has prepared it.
 
     Attributes:
         tokens: the prompt's token ids, from ``pack_tokens``.
         params: vLLM's sampling parameters.
-        guided: whether the output is held to a format.
-        recipe: digest of everything but the prompt that determines the answer; empty if the answer is drawn at random.
-        media: digest of what the prompt's tokens don't tell: its media, and the adapter. Empty: none.
-        thinking: whether the answer begins with the model's thinking; None: as the template has it, never split off.
+        guided: whether the output has to satisfy a constraint.
+        recipe: digest of everything but the prompt that determines the answer; empty if the answer is random.
+        media: digest of what the prompt's tokens don't show: its media, and the adapter. Empty: it has neither.
+        thinking: whether the answer begins with the model's thinking. None: the template decides, and thinking is never
+            split off.
         items: the prompt's media, in order; each has its placeholder among the tokens.
         toolbox: tools that the model may call.
         adapter: name of the LoRA adapter.
@@ -57,7 +58,7 @@ class Prepared(NamedTuple):
     adapter: str | None = None
 
     def digest(self) -> bytes | None:
-        """Return what rows have in common whose answers are the same, or None if the answer is drawn at random."""
+        """Return a digest that is the same for rows with the same answer. None if the answer is random."""
         if not self.recipe:
             return None
         return b"".join((self.recipe, self.media, hashlib.sha256(self.tokens).digest()))

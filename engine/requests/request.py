@@ -19,21 +19,22 @@ class Request:
     """One row for the engine.
 
     Args:
-        prompt: the user's text; or the parts of the user's message, text and media, in order; or a conversation. None,
-            and what holds neither text nor media, is answered with an error value.
-        system_message: put before the prompt by the chat template, unless it is a conversation that begins with one.
-            None: the template's own default, if it has one.
+        prompt: the user's text; or the parts of the user's message, text and media, in order; or a conversation. If it
+            is None, or has neither text nor media, the row gets an error value.
+        system_message: the chat template puts it before the prompt, unless the prompt is a conversation that begins
+            with a system message. None: the template's own default, if it has one.
         examples: messages between the system message and the prompt: questions and the answers to them.
-        preamble: said before the prompt: at the end of the system message, or, without one, in the user's message.
+        preamble: text before the prompt: at the end of the system message or, without one, at the beginning of the
+            first user message.
         sampling: sampling options.
-        constraint: what the output is held to. None: free text.
-        apply_chat_template: False sends ``prompt`` to the model as it is; None does where the model has no template.
-        chat_template_kwargs: handed to the chat template.
-        thinking: True: the answer begins with the model's thinking, which a constraint lets pass and which becomes the
-            outcome's ``reasoning``; the engine needs ``reasoning_parser`` in its ``engine_args``. False: the chat
-            template is told to leave it out. None: as the template has it, part of the text.
-        adapter: name of the LoRA adapter, one of the engine's. None: the model as it is.
-        toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: none.
+        constraint: what the output has to satisfy. None: free text.
+        apply_chat_template: False sends ``prompt`` to the model as it is; None does so if the model has no template.
+        chat_template_kwargs: arguments for the chat template.
+        thinking: True: the answer begins with the model's thinking, which becomes the outcome's ``reasoning``; a
+            constraint does not apply to it. The engine needs ``reasoning_parser`` in its ``engine_args``. False: the
+            chat template is asked to turn thinking off. None: the template decides, and thinking is part of the text.
+        adapter: name of the LoRA adapter, one of the engine's. None: the model without an adapter.
+        toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: no tools.
     """
 
     prompt: str | tuple[Content, ...] | Conversation | None
@@ -62,15 +63,15 @@ class Request:
             system = (Message("system", (self.system_message,)),)
         rest = [*self.examples, *messages]
         if self.preamble is not None and system:
-            system = (_begun(system[0], before=False, text=self.preamble),)
+            system = (_with_paragraph(system[0], before=False, text=self.preamble),)
         elif self.preamble is not None and rest:
             first = next((i for i, message in enumerate(rest) if message.role == "user"), 0)
-            rest[first] = _begun(rest[first], before=True, text=self.preamble)
+            rest[first] = _with_paragraph(rest[first], before=True, text=self.preamble)
         return (*system, *rest)
 
 
-def _begun(message: Message, *, before: bool, text: str) -> Message:
-    """Return a message with a paragraph more, before or after what it says."""
+def _with_paragraph(message: Message, *, before: bool, text: str) -> Message:
+    """Return a message with ``text`` as one more paragraph, before or after its content."""
     content = message.content
     if before:
         if content and isinstance(content[0], str):

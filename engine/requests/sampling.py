@@ -65,7 +65,7 @@ class SamplingOptions(BaseModel):
 
         Args:
             options: sampling options by name.
-            also_known: further names of the caller's that a misspelt option may have meant.
+            also_known: names of the caller's own options, which a misspelt option may have meant.
 
         Raises:
             OptionError: an option is unknown, of the wrong type or out of range.
@@ -100,7 +100,11 @@ class SamplingOptions(BaseModel):
         return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
 
     def resampled(self, attempt: int) -> SamplingOptions:
-        """Return options that give another answer with each attempt: a determined one stays determined."""
+        """Return options that give another answer at each attempt.
+
+        If the answer is determined (by temperature 0 or a seed), it stays determined: each attempt has its own seed,
+        and a temperature of at least 0.7.
+        """
         if self.temperature > 0 and self.seed is None:
             return self
         return self.replace({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})

@@ -1,4 +1,4 @@
-"""What an engine has done so far, in numbers that add up."""
+"""Counters of what an engine has done so far, and a check that every row is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from daft_vllm.engine.requests.outcome import Outcome
 
 _GAUGES = ("pending", "in_flight", "peak_running")
-"""Fields that say how things stand; all others only grow."""
+"""Fields with a current value or a maximum. All others are counters, which only grow."""
 
 
 @dataclass(slots=True)
@@ -18,25 +18,26 @@ class EngineStats:
         rows: rows given to the engine.
         pending: rows that wait for room in vLLM, or for a row that is computed in their place.
         in_flight: rows inside vLLM.
-        done: rows with an outcome, failed ones among them.
-        failed: rows whose outcome is an error, null prompts left out.
-        abandoned: rows whose caller went away (interrupted, or the engine died) before they had an outcome.
-        retried: rows that were asked again, after an answer that was cut off or invalid; not counted in ``rows`` again.
-        duplicates: rows that got the answer of a row like them, without being computed.
-        prompt_tokens: prompt tokens of the rows that were generated; duplicates are not.
-        cached_tokens: those of them that came from the prefix cache.
-        computed_tokens: those of them that did not.
-        optimal_tokens: the fewest that any order of these rows could have computed, had the cache room for all.
+        done: rows with an outcome, including failed rows.
+        failed: rows that ended with an error, except null prompts.
+        abandoned: rows that got no outcome, because their caller was interrupted or the engine died.
+        retried: rows that were sent again after an answer that was cut off or invalid; not counted in ``rows`` again.
+        duplicates: rows that got the answer of an equal row, without being computed.
+        prompt_tokens: prompt tokens of the rows that vLLM computed, without duplicates.
+        cached_tokens: prompt tokens that came from the prefix cache.
+        computed_tokens: prompt tokens that did not.
+        optimal_tokens: the fewest prompt tokens that these rows need to compute, in the best order and with room for
+            all in the cache.
         completion_tokens: tokens generated.
-        media: images and other media that were loaded, those that couldn't be among them.
-        media_seconds: time that took, summed over them.
+        media: images and other media that were loaded, or failed to load.
+        media_seconds: time that loading them took, summed over all of them.
         steps: steps of vLLM's scheduler.
         running_sum: sequences that ran, summed over those steps.
         peak_running: the most sequences that ran in one step.
-        preemptions: sequences that vLLM had to put back for lack of KV cache.
+        preemptions: times that vLLM had to put a sequence back because the KV cache was full.
         restarts: times that vLLM died and was started again.
         busy_seconds: time with rows inside vLLM.
-        idle_seconds: time without.
+        idle_seconds: time without rows inside vLLM.
         queue_seconds: time that rows waited for room in vLLM, summed over rows.
     """
 
@@ -82,7 +83,7 @@ class EngineStats:
             self.completion_tokens += outcome.completion_tokens
 
     def since(self, before: EngineStats) -> EngineStats:
-        """Return what was added after ``before``; ``pending``, ``in_flight`` and ``peak_running`` as they are now."""
+        """Return what was added after ``before``, with the current ``pending``, ``in_flight`` and ``peak_running``."""
         added = replace(self)
         for name in (field.name for field in fields(self) if field.name not in _GAUGES):
             setattr(added, name, getattr(self, name) - getattr(before, name))

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Tools that the model may call, as its chat template tells it, in what format it was trained to.
+    """Tools that the model may call. The chat template describes them, in the format that the model was trained on.
 
     Args:
-        tools: JSON of each, in OpenAI's form: ``{"type": "function", "function": {...}}``.
-        parser: vLLM's name of the parser that reads the model's calls, ``"hermes"`` for example.
+        tools: the JSON text of each tool, in OpenAI's form: ``{"type": "function", "function": {...}}``.
+        parser: vLLM's name for the parser that reads the model's calls, ``"hermes"`` for example.
     """
 
     tools: tuple[str, ...]
@@ -27,7 +27,7 @@ class ToolCall(NamedTuple):
 
 
 class ToolAnswer(NamedTuple):
-    """What an answer says beside its calls, None if nothing, and its calls."""
+    """An answer in parts: the text beside its calls (None if there is none), and the calls."""
 
     content: str | None
     calls: tuple[ToolCall, ...]

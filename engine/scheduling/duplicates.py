@@ -1,4 +1,4 @@
-"""Rows whose answers are the same, computed once."""
+"""Rows that must get the same answer are computed once."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.scheduling.row import Row
 
 MEMORY_BYTES = 64 << 20
-"""How much of finished answers is kept for rows that are still to come."""
+"""Memory for finished answers. Later rows that must get the same answer take it from there."""
 _OVERHEAD_BYTES = 400
 
 
 class Duplicates:
-    """Rows that are on their way, and answers that were given lately, by the digest of what determines the answer.
+    """Rows that have no answer yet, and recent answers, both by the digest of everything that determines the answer.
 
     Not thread-safe.
 
     Args:
-        memory_bytes: how much is kept of answers, by the characters of their texts and an estimate of Python's
-            overhead. At the limit the older half goes.
+        memory_bytes: memory for answers, counted as the characters of their texts and an estimate of Python's
+            overhead. When it is full, the older half of the answers is dropped.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self._leaders: dict[bytes, Row] = {}
         self._memory_bytes = memory_bytes
         self._used_bytes = 0
-        # The newer half and the older one: an order of single answers costs a microsecond with each.
+        # Newer and older answers, in two halves: keeping single answers in order would cost a microsecond for each.
         self._answers: dict[bytes, Outcome] = {}
         self._older: dict[bytes, Outcome] = {}
 
     def first_of_their_kind(self, rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, Outcome]]]:
-        """Return the rows to compute, and those whose answer is known, with it.
+        """Return the rows to compute, and the rows with a known answer, each with that answer.
 
-        The others are twins of rows that are on their way, and get their outcome from ``finish``.
+        All other rows are twins of rows that have no answer yet. ``finish`` returns them later.
         """
         new: list[Row] = []
         known: list[tuple[Row, Outcome]] = []
@@ -52,7 +52,7 @@ class Duplicates:
         return new, known
 
     def finish(self, row: Row, outcome: Outcome) -> list[Row]:
-        """Remember the outcome of a row that was computed, and return its twins. Failures are not remembered."""
+        """Remember the outcome of a computed row, and return the row's twins. Failures are not remembered."""
         if row.digest is None:
             return []
         self._leaders.pop(row.digest, None)
@@ -62,31 +62,33 @@ class Duplicates:
         return twins or []
 
     def drop(self, row: Row, unwanted: Callable[[Row], bool]) -> tuple[Row | None, list[Row]]:
-        """Forget a row on its way that is unwanted: return the twin that has to be computed in its place, if one is
-        wanted, and the twins that are unwanted too.
+        """Forget an unwanted row that has no answer yet.
+
+        Returns:
+            The twin to compute in its place (None if no wanted twin is left), and the unwanted twins.
         """
-        gone = self.prune(row, unwanted)
-        heirs, row.twins = row.twins, None
+        removed = self.prune(row, unwanted)
+        twins, row.twins = row.twins, None
         if row.digest is not None:
             self._leaders.pop(row.digest, None)
-        if not heirs:
-            return None, gone
-        heir, *others = heirs
-        heir.twins = others or None
-        assert heir.digest is not None
-        self._leaders[heir.digest] = heir
-        return heir, gone
+        if not twins:
+            return None, removed
+        leader, *others = twins
+        leader.twins = others or None
+        assert leader.digest is not None
+        self._leaders[leader.digest] = leader
+        return leader, removed
 
     def prune(self, row: Row, unwanted: Callable[[Row], bool]) -> list[Row]:
-        """Take the unwanted twins off a row, and return them."""
+        """Remove the unwanted twins of a row, and return them."""
         twins = row.twins or []
-        gone = [twin for twin in twins if unwanted(twin)]
-        if gone:
+        removed = [twin for twin in twins if unwanted(twin)]
+        if removed:
             row.twins = [twin for twin in twins if not unwanted(twin)] or None
-        return gone
+        return removed
 
     def forget(self) -> None:
-        """Forget the answers that were given. Rows on their way are not concerned."""
+        """Forget all answers. Rows that have no answer yet are not affected."""
         self._answers, self._older, self._used_bytes = {}, {}, 0
 
     def _remember(self, digest: bytes, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""The account of all rows: those that wait, those inside vLLM, those that get the answer of a row like them."""
+"""The account of all rows: they wait, are inside vLLM, or wait for the answer of an equal row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from daft_vllm.engine.scheduling.row import Call, Row
 
 
 class Ledger:
-    """Knows every row that has no outcome yet, and counts: no row is in two places, and none is in none.
+    """Keeps every row that has no outcome yet, in exactly one place, and counts rows.
 
-    Methods are for the engine's thread, except those that say otherwise. ``in_flight`` are the rows inside vLLM, in the
-    order in which they were sent, by the ids of their requests.
+    Only the engine's thread may call the methods, except those marked below. ``in_flight`` has the rows inside vLLM by
+    the ids of their requests, in the order in which they were sent.
     """
 
     def __init__(self) -> None:
         self.in_flight: dict[str, Row] = {}
-        self._dropped = False  # whether vLLM has had rows, since it started, that were dropped: it may run them still
+        self._dropped = False  # whether rows inside this vLLM were dropped: it may still run them
         self._queue = PrefixQueue(1, 1)  # until the model is loaded
         self._replay = Replay()
         self._duplicates = Duplicates()
@@ -36,7 +36,7 @@ class Ledger:
     # Called from any thread.
 
     def expect(self, rows: int, finished: Sequence[Outcome]) -> None:
-        """Count rows that will be added, and those that need no generation."""
+        """Count rows that will be added, and the outcomes of rows that need no generation."""
         with self._lock:
             self._stats.rows += rows + len(finished)
             self._stats.pending += rows
@@ -44,14 +44,14 @@ class Ledger:
                 self._stats.finish(outcome)
 
     def abandoned(self, waiting: int, running: int = 0) -> None:
-        """Count rows that will have no outcome: their caller is gone, or the engine is."""
+        """Count rows that will get no outcome, because their caller or the engine is gone."""
         with self._lock:
             self._stats.pending -= waiting
             self._stats.in_flight -= running
             self._stats.abandoned += waiting + running
 
     def snapshot(self) -> EngineStats:
-        """Return the counters as they stand."""
+        """Return the current counters."""
         now = time.monotonic()
         with self._lock:
             stats = replace(self._stats)
@@ -71,30 +71,34 @@ class Ledger:
 
     @property
     def replayed_at_once(self) -> int:
-        """How many of the rows that vLLM died of, maybe, may be inside it at once. 0: there are none."""
+        """How many rows may be inside vLLM at once while rows are replayed. 0: no row is replayed."""
         return self._replay.at_once
 
     def open(self, block_size: int, max_num_seqs: int) -> None:
-        """Take rows from now on, in the order that suits a vLLM of these sizes."""
+        """Start to take rows, in the order that suits a vLLM with these sizes."""
         self._queue = PrefixQueue(block_size, max_num_seqs)
         self._opened = time.monotonic()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take rows that were expected; those whose answer is known get it."""
+        """Take rows that ``expect`` has counted. Rows with a known answer get it at once."""
         new, known = self._duplicates.first_of_their_kind(rows)
         self._queue.push(new)
         for row, outcome in known:
             self._finish(row, outcome, duplicate=True)
 
     def next_row(self, has_room: Callable[[], bool]) -> Row | None:
-        """Take the row that vLLM is to be given now, if there is one; ``has_room``: whether it could take one more."""
+        """Take the row to send to vLLM now. None: there is none.
+
+        Args:
+            has_room: returns whether vLLM should get one more row.
+        """
         row = self._replay.next(len(self.in_flight))
         if row is None and not self._replay.at_once and len(self._queue) and has_room():
             row = self._queue.pop()
         return row
 
     def sent(self, rows: Sequence[Row]) -> None:
-        """Count rows that vLLM was given just now, and whether it has any."""
+        """Count rows that were just sent to vLLM, and the time in which vLLM has rows."""
         now, waited = time.monotonic(), 0.0
         for row in rows:
             if not row.deaths:
@@ -107,11 +111,11 @@ class Ledger:
             self._count_busy(now)
 
     def answered(self, request_id: str, outcome: Outcome) -> None:
-        """Give the row of a request, and those like it, its outcome; nothing, if it was dropped meanwhile."""
+        """Give the row of a request and its twins their outcome. Does nothing if the row was dropped."""
         row = self.in_flight.pop(request_id, None)
         if row is None:
             return
-        if row.items and row.leads:  # the queue counted its media as the one token that stood for each
+        if row.items and row.leads:  # the queue counted each medium as one token, its placeholder
             self._queue.optimal_tokens += row.prompt_tokens - row.size
         with self._lock:
             self._stats.in_flight -= 1
@@ -119,13 +123,13 @@ class Ledger:
         self._finish_all(row, outcome)
 
     def take_back(self, what: str, *, on_their_way: bool) -> None:
-        """Keep the rows that were inside vLLM when it died for the next one.
+        """Take back the rows that were inside vLLM when it died. The next vLLM gets them.
 
-        A row that it is known to have died of has that as its outcome.
+        If it is known which row vLLM died of, that row gets an error as its outcome instead.
 
         Args:
-            what: how it died.
-            on_their_way: whether some of them had not reached it: their media were being loaded.
+            what: how vLLM died.
+            on_their_way: whether some of these rows had not reached vLLM, because their media were being loaded.
         """
         rows = list(self.in_flight.values())
         self.in_flight.clear()
@@ -136,11 +140,14 @@ class Ledger:
         row = self._replay.blame(rows, others=self._dropped or on_their_way)
         self._dropped = False
         if row is not None:
-            reason = f"{what} each of the {row.deaths} times that it had this row, at last with no other"
+            reason = (
+                f"{what} each of the {row.deaths} times that this row was inside it, the last time with no other row: "
+                "change the row, or leave it out"
+            )
             self._finish_all(row, Outcome.failed("engine_error", reason, prompt_tokens=row.prompt_tokens))
 
     def restarted(self) -> None:
-        """Count a vLLM that was started in place of one that died."""
+        """Count one restart of vLLM."""
         with self._lock:
             self._stats.restarts += 1
 
@@ -150,7 +157,7 @@ class Ledger:
         return computed + [twin for row in computed for twin in row.twins or ()]
 
     def fail_all(self, error: Exception) -> None:
-        """Answer every waiting call with ``error``."""
+        """Fail every waiting call with ``error``."""
         lost = self.unanswered()
         self.abandoned(len(lost) - len(self.in_flight), len(self.in_flight))
         self.in_flight.clear()
@@ -162,9 +169,9 @@ class Ledger:
             row.call.fail(error)
 
     def drop(self, call: Call) -> list[str]:
-        """Take out the rows of ``call``, and return the ids of those that are inside vLLM.
+        """Remove the rows of ``call``, and return the request ids of those inside vLLM.
 
-        A row that others wait for is computed in the name of one of them.
+        If other calls wait for the answer of a removed row, one of its twins is computed in its place.
         """
 
         def unwanted(row: Row) -> bool:
@@ -179,19 +186,19 @@ class Ledger:
             del self.in_flight[request_id]
             self._dropped = True
         for row in [*waiting, *running.values()]:
-            heir, gone = self._duplicates.drop(row, unwanted)
-            twins += gone
-            if heir is not None:
-                self._queue.push([heir])
+            leader, removed = self._duplicates.drop(row, unwanted)
+            twins += removed
+            if leader is not None:
+                self._queue.push([leader])
         self.abandoned(len(waiting) + len(twins), len(running))
         return list(running)
 
     def forget_answers(self) -> None:
-        """Compute anew what was computed before, for rows that come from now on."""
+        """Forget all answers: later rows are computed, even if an equal row was computed before."""
         self._duplicates.forget()
 
     def _finish_all(self, row: Row, outcome: Outcome) -> None:
-        """Give a pending row and those like it their outcome."""
+        """Give a pending row and its twins their outcome."""
         twins = self._duplicates.finish(row, outcome)
         self._finish(row, outcome)
         for twin in twins:

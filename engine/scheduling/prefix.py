@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from daft_vllm.engine.requests.prepared import TOKEN_BYTES, pack_tokens, unpack_tokens
 
-_END = b"\xff" * TOKEN_BYTES  # above every token, whose highest bit is 0
+_END = b"\xff" * TOKEN_BYTES  # above every token: the highest bit of a token is 0
 _SEQUENCE_BYTES = 8
 _TAIL_BYTES = len(_END) + _SEQUENCE_BYTES
 _LAST_SEQUENCE = (1 << 8 * _SEQUENCE_BYTES) - 1
@@ -18,9 +18,9 @@ SWEEP_START = b"\xff" * (_TAIL_BYTES + 1)
 def order_key(tokens: bytes, block_size: int, sequence: int, media: bytes = b"") -> bytes:
     """Return the key by which a prompt is ordered; a sweep goes through keys from the highest to the lowest.
 
-    Prompts with the same media and the same full KV blocks are next to each other, in order of ``sequence``, and right
-    before those that go on after these blocks. Which of two different blocks comes first means nothing. The tokens
-    after the last full block can't be shared, and come last in the key, where nothing depends on them.
+    Prompts with the same media and the same full KV blocks are next to each other, in order of ``sequence``. Right
+    after them come the prompts that continue after these blocks. The order of two different blocks has no meaning. The
+    tokens after the last full block can't be shared: they come last in the key, where they don't affect the order.
 
     Args:
         tokens: the prompt's token ids, from ``pack_tokens``.
@@ -48,7 +48,7 @@ def shared_blocks(key: bytes, other: bytes, block_size: int, guess: int = 0) -> 
         key: a key, or nothing.
         other: a key.
         block_size: tokens of a KV block.
-        guess: the answer for the pair before, which it often is again. Any number is right.
+        guess: a guess of the answer, such as the answer for the previous pair. It affects only the speed.
     """
     width = block_size * TOKEN_BYTES
     low, high = 0, max(0, min(len(key), len(other)) - _TAIL_BYTES) // width
@@ -68,8 +68,8 @@ def shared_blocks(key: bytes, other: bytes, block_size: int, guess: int = 0) -> 
 def computed_tokens(size: int, shared: int, block_size: int) -> int:
     """Return how many tokens of a prompt of ``size`` tokens are computed when ``shared`` blocks of it are cached.
 
-    vLLM always computes the last token of a prompt, and caches whole blocks: a prompt that is cached to its very end is
-    computed from its last block on.
+    vLLM always computes the last token of a prompt, and caches whole blocks. So if a prompt is cached to its end, its
+    last block is computed again.
     """
     return size - min(shared, (size - 1) // block_size) * block_size
 
@@ -77,8 +77,8 @@ def computed_tokens(size: int, shared: int, block_size: int) -> int:
 def optimal_prompt_tokens(prompts: Iterable[Sequence[int]], block_size: int) -> int:
     """Return the fewest prompt tokens that any order of ``prompts`` could compute, with a cache that forgets nothing.
 
-    In the order of a sweep the predecessor of a prompt shares with it the most that any earlier one does, so one pass
-    over neighbours counts every distinct block once.
+    In the order of a sweep, no earlier prompt shares more blocks with a prompt than the one right before it. So one
+    pass over neighbours counts every distinct block once.
     """
     keyed = [(order_key(pack_tokens(prompt), block_size, i), len(prompt)) for i, prompt in enumerate(prompts)]
     total = 0

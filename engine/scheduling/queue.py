@@ -15,15 +15,15 @@ _key_of = attrgetter("key")
 class PrefixQueue:
     """Rows ordered by ``Row.key``, given out in sweeps through that order, like an elevator that only goes down.
 
-    A row that arrives ahead of the sweep joins it, one behind waits for the next: none waits longer than one sweep,
-    rows with the same blocks keep their order of arrival, and rows that share a prefix leave one after the other,
-    whichever caller they came from.
+    A row that arrives ahead of the sweep joins it. A row that arrives behind it waits for the next sweep. So no row
+    waits longer than one sweep. Rows with the same blocks keep their order of arrival. Rows that share a prefix leave
+    one after the other, also if they come from different callers.
 
-    A row is taken out of order only where its answer would otherwise be the last: when its length, in decode steps, is
-    at least the steps that all waiting rows need together with every sequence of the engine busy. Left to the sweep
-    such a row would run on alone at the end. Where all rows may write equally much that never happens.
+    A row is taken out of order only if its answer would otherwise be the last to end: if its ``max_tokens`` is at least
+    the number of decode steps that all waiting rows need together, with every sequence of the engine busy. In the order
+    of the sweep such a row would run alone at the end. If all rows have the same ``max_tokens``, this never happens.
 
-    Not thread-safe. Adding and taking out n rows costs O(n log n) in all, nearly all of it in Python's own sort.
+    Not thread-safe. Adding and removing n rows costs O(n log n) in all, nearly all of it in Python's own sort.
 
     Args:
         block_size: tokens of one KV block.
@@ -32,24 +32,24 @@ class PrefixQueue:
 
     def __init__(self, block_size: int, max_num_seqs: int) -> None:
         self.optimal_tokens = 0
-        """Fewest prompt tokens that any order of the rows given out could have computed. Exact within a sweep: blocks
-        that a later sweep shares with an earlier one are counted again."""
+        """The fewest prompt tokens that any order of the rows given out could have computed. Exact within one sweep.
+        Blocks that a later sweep shares with an earlier one are counted again."""
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
-        # By the identity of the key: to hash a key of kilobytes costs as much as to sort it in. A key in a run below is
-        # kept alive by it, so no other key has its identity.
+        # By the id() of the key: hashing a key of kilobytes costs as much as sorting it in. The lists of keys below
+        # keep each key alive, so no other key can have its id().
         self._rows: dict[int, Row] = {}
-        # Keys of the sweep's rows in a few lists, each sorted so that its next one is the last; those of rows that went
-        # ahead of the sweep, or were removed, stay in until the sweep passes them.
+        # Keys of the sweep's rows in a few sorted lists; the next key of each list is its last. Keys of rows that left
+        # ahead of the sweep, or were removed, stay in the lists until the sweep passes them.
         self._runs: list[list[bytes]] = []
-        self._behind: list[bytes] = []  # not sorted: those of the next sweep
+        self._behind: list[bytes] = []  # keys of the next sweep, not sorted
         self._position = SWEEP_START
-        self._gone_ahead: dict[int, Row] = {}
+        self._taken_early: dict[int, Row] = {}
         self._guess = 0
-        self._lengths: Counter[int] = Counter()  # how many waiting rows may write that many tokens
+        self._lengths: Counter[int] = Counter()  # number of waiting rows by their max_tokens
         self._length_total = 0
         self._longest = 0
-        self._ahead: deque[Row] = deque()
+        self._longest_rows: deque[Row] = deque()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -58,7 +58,7 @@ class PrefixQueue:
         return iter(self._rows.values())
 
     def push(self, rows: Iterable[Row]) -> None:
-        """Add rows. Their keys have to differ from all others, as those of ``order_key`` do."""
+        """Add rows. Each key has to be unique, as the keys of ``order_key`` are."""
         new = list(rows)
         position = self._position
         ahead: list[bytes] = []
@@ -78,7 +78,7 @@ class PrefixQueue:
         """Take the next row.
 
         Raises:
-            IndexError: none is waiting.
+            IndexError: no row is waiting.
         """
         if not self._rows:
             raise IndexError("no row is waiting")
@@ -89,7 +89,7 @@ class PrefixQueue:
         return row
 
     def remove(self, unwanted: Callable[[Row], bool]) -> list[Row]:
-        """Take out and return the rows for which ``unwanted`` holds."""
+        """Remove and return the rows for which ``unwanted`` returns True."""
         removed = [row for row in self._rows.values() if unwanted(row)]
         for row in removed:
             del self._rows[id(row.key)]
@@ -105,26 +105,26 @@ class PrefixQueue:
             if row is not None:
                 self._pass(row)
                 return row
-            gone = self._gone_ahead.pop(id(key), None)
-            if gone is not None:
-                self._pass(gone)
+            row = self._taken_early.pop(id(key), None)
+            if row is not None:
+                self._pass(row)
 
     def _add_run(self, run: list[bytes]) -> None:
         """Add sorted keys to the sweep.
 
-        Runs of like sizes are merged: there are at most as many as the logarithm of the number of keys, and that often
-        a key is moved.
+        Runs of similar sizes are merged. So the number of runs is at most the logarithm of the number of keys, and so
+        is the number of times that a key is moved.
         """
         runs = self._runs
         while runs and len(runs[-1]) < 2 * len(run):
             longer = runs.pop()
             longer.extend(run)
-            longer.sort()  # in linear time: Python's sort finds the two runs
+            longer.sort()  # in linear time: Python's sort finds the two sorted runs
             run = longer
         runs.append(run)
 
     def _next_key(self) -> bytes:
-        """Take the next key of the sweep, the first one of the next sweep at its end."""
+        """Take the next key of the sweep. At the end of the sweep, take the first key of the next sweep."""
         runs = self._runs
         if not runs:
             self._behind.sort()
@@ -140,33 +140,33 @@ class PrefixQueue:
         return key
 
     def _pop_long(self) -> Row | None:
-        """Take a row that would be the last to end, if there is one."""
+        """Take a row if its answer would otherwise be the last to end. None: there is no such row."""
         if len(self._lengths) < 2 or self._longest * self._max_num_seqs < self._length_total:
             return None
         while True:
-            while self._ahead:
-                row = self._ahead.popleft()
+            while self._longest_rows:
+                row = self._longest_rows.popleft()
                 if row.max_tokens == self._longest and self._rows.pop(id(row.key), None) is not None:
-                    self._gone_ahead[id(row.key)] = row
+                    self._taken_early[id(row.key)] = row
                     return row
             longest = (row for row in self._rows.values() if row.max_tokens == self._longest)
-            self._ahead.extend(sorted(longest, key=_key_of, reverse=True))
+            self._longest_rows.extend(sorted(longest, key=_key_of, reverse=True))
 
     def _pass(self, row: Row) -> None:
-        """Move the sweep to ``row`` and count what it costs at best."""
+        """Move the sweep to ``row``, and count the prompt tokens that it costs at best."""
         self._guess = shared = shared_blocks(self._position, row.key, self._block_size, self._guess)
         if row.media and shared:
-            shared -= 1  # the block of media in the key
+            shared -= 1  # the first block of the key stands for the media
             row.leads = False
         row.new_tokens = computed_tokens(row.size, shared, self._block_size)
         self.optimal_tokens += row.new_tokens
         self._position = row.key
 
     def _end_sweep(self) -> None:
-        """Pass what went ahead, and start anew."""
-        for row in sorted(self._gone_ahead.values(), key=_key_of, reverse=True):
+        """Pass the rows that left ahead of the sweep, and set up a new sweep."""
+        for row in sorted(self._taken_early.values(), key=_key_of, reverse=True):
             self._pass(row)
-        for keys in (self._gone_ahead, self._runs, self._behind, self._ahead):
+        for keys in (self._taken_early, self._runs, self._behind, self._longest_rows):
             keys.clear()
         self._position = SWEEP_START
 

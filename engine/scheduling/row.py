@@ -15,7 +15,7 @@ _sequence = itertools.count()
 
 
 class Call:
-    """One caller's rows: fills up from the engine's thread, and wakes the caller when full or failed."""
+    """Collects the outcomes of one caller's rows. Wakes the caller when all are there, or when the call fails."""
 
     def __init__(self, size: int) -> None:
         self.outcomes: list[Outcome | None] = [None] * size
@@ -46,19 +46,20 @@ class Row:
         call: the call that waits for it.
         index: its place in that call.
         params: vLLM's sampling parameters.
-        guided: whether the output is held to a format.
+        guided: whether a constraint is enforced on the output.
         max_tokens: the most tokens that its answer may have.
         size: tokens of its prompt as it was rendered.
-        prompt_tokens: tokens of its prompt; with media more than ``size`` from the time on that they are loaded.
-        new_tokens: tokens of its prompt that a row before it in the queue's order does not have; known when it leaves.
-        leads: whether no row before it in the queue's order has the same media.
+        prompt_tokens: tokens of its prompt. Once its media are loaded, their tokens are included.
+        new_tokens: tokens of its prompt that it doesn't share with a row before it in the queue's order. Known when the
+            row leaves the queue; until then all tokens.
+        leads: whether it is the first row in the queue's order with its media.
         items: see ``Prepared.items``.
         thinking: see ``Prepared.thinking``.
         toolbox: see ``Prepared.toolbox``.
         adapter: see ``Prepared.adapter``.
         media: see ``Prepared.media``.
         key: its place in the order of the queue.
-        digest: see ``Prepared.digest``; None also where rows are not to be compared.
+        digest: see ``Prepared.digest``. None also if rows are not deduplicated.
         twins: rows that get the answer of this one, or None.
         waited: seconds until vLLM took it.
         deaths: how often vLLM died while this row was inside it.

@@ -1,4 +1,4 @@
-"""LoRA adapters: which there are, what the engine needs for them, and that they go with the model."""
+"""LoRA adapters: checks their folders, downloads them, and sets the engine arguments that they need."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, get_args
 from daft_vllm.errors import ModelError, OptionError
 
 _RUNNING = 4
-"""Adapters in one step of the engine. Rows are sorted by adapter, so that few run at once; each takes GPU memory."""
+"""How many adapters may run in one step. Rows are sorted by adapter, so few run at once. Each takes GPU memory."""
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 
 
 def check_adapters(adapters: Mapping[str, str]) -> None:
-    """Raise ``ModelError`` if an adapter is meant as a folder and isn't one; names on a hub pass."""
+    """Raise ``ModelError`` if an adapter is given as a folder, and is no adapter. Names on a hub are not checked."""
     for name, place in adapters.items():
         if not name or not isinstance(name, str) or not isinstance(place, str):
-            raise OptionError(f"adapters are folders or names on the hub by names of yours, got {name!r}: {place!r}.")
+            raise OptionError(f"adapters maps each name to a folder, or to a name on the hub. Got {name!r}: {place!r}.")
         path = Path(place).expanduser()
         local = path.is_absolute() or place.startswith((".", "~")) or place.count("/") > 1
         if local or path.is_dir() or (path.parts and Path(path.parts[0]).is_dir()):
@@ -26,10 +26,10 @@ def check_adapters(adapters: Mapping[str, str]) -> None:
 
 
 def fetched(adapters: Mapping[str, str]) -> dict[str, str]:
-    """Return the folder of each adapter; those on the hub are downloaded.
+    """Return the folder of each adapter. Adapters on the hub are downloaded.
 
     Raises:
-        ModelError: an adapter can't be had, or isn't one.
+        ModelError: an adapter can't be downloaded.
     """
     found = {}
     for name, place in adapters.items():
@@ -41,17 +41,17 @@ def fetched(adapters: Mapping[str, str]) -> dict[str, str]:
                 path = Path(snapshot_download(place))
             except Exception as e:
                 raise ModelError(
-                    f"the adapter {name!r} can't be fetched from {place!r}: {type(e).__name__}: {e}"
+                    f"the adapter {name!r} can't be downloaded from {place!r}: {type(e).__name__}: {e}"
                 ) from e
         found[name] = str(path)
     return found
 
 
 def adapter_args(folders: Mapping[str, str], engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine that adapters need, beside those that are given.
+    """Return the arguments of vLLM's engine that adapters need, without those in ``engine_args``.
 
     Raises:
-        ModelError: an adapter isn't one, or of too high a rank.
+        ModelError: a folder is no adapter, or the rank of an adapter is too high.
     """
     if not folders:
         return {}
@@ -60,7 +60,7 @@ def adapter_args(folders: Mapping[str, str], engine_args: Mapping[str, Any]) -> 
     rank = max(_rank(name, Path(folder)) for name, folder in folders.items())
     possible = [allowed for allowed in get_args(MaxLoRARanks) if allowed >= rank]
     if not possible:
-        raise ModelError(f"vLLM takes adapters of rank {max(get_args(MaxLoRARanks))} at most, one here has {rank}.")
+        raise ModelError(f"vLLM takes adapters of rank {max(get_args(MaxLoRARanks))} at most, one of these has {rank}.")
     given = engine_args.get("max_lora_rank")
     if given is not None and int(given) < rank:
         raise OptionError(f"max_lora_rank={given} is less than the rank of an adapter, {rank}: leave it out.")
@@ -82,7 +82,8 @@ def _rank(name: str, folder: Path) -> int:
     rank = config.get("r") if isinstance(config, Mapping) else None
     if not isinstance(rank, int) or config.get("peft_type", "LORA") != "LORA":
         raise ModelError(
-            f"the adapter {name!r} in {str(folder)!r} is no LoRA adapter: its adapter_config.json has no r."
+            f"the adapter {name!r} in {str(folder)!r} is no LoRA adapter: its adapter_config.json has no r, or another "
+            "peft_type."
         )
     if not any((folder / weights).is_file() for weights in _WEIGHTS):
         raise ModelError(f"the adapter {name!r} has no weights in {str(folder)!r}: one of {', '.join(_WEIGHTS)}.")

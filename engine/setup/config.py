@@ -22,7 +22,7 @@ INSTALL_HINT = (
 # Arguments of vLLM's engine that are set by daft-vllm itself, and what to use instead.
 OWNED_ARGS = {
     "model": "it is the model= argument of prompt()",
-    "disable_log_stats": "step statistics drive the watch on the engine's progress",
+    "disable_log_stats": "daft-vllm needs the step statistics to watch the engine's progress",
     "distributed_executor_backend": "it follows from the tensor parallel size",
 }
 
@@ -36,23 +36,23 @@ class EngineConfig:
         engine_args: arguments of vLLM's ``AsyncEngineArgs`` by vLLM's names. Checked by ``check_engine_args``.
         chat_template: Jinja text that replaces the model's own chat template. None: the model's.
         truncate_prompt_tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context
-            allows with one token left for the answer. None: never cut, an over-long prompt is an error value.
+            allows, with one token left for the answer. None: never cut; a prompt that is too long is an error value.
         truncation_side: the side that is cut, ``"right"`` (the end) or ``"left"``.
         adapters: LoRA adapters, folders or names on the hub, by the names that requests use.
         gpus: GPUs this engine runs on. 0: it runs on the CPU.
-        stall_timeout: seconds without a step of vLLM's scheduler, with rows in flight, after which the engine is
-            taken for dead. The first steps on a GPU may compile kernels, hence the generous default.
-        max_restarts: how often vLLM may be started again in a row, after it died or stalled, before the engine gives
-            up. Deaths are forgotten once it has answered 10 times ``max_num_seqs`` rows after the last one. Default 5:
-            a row that kills it is found by three deaths at most.
-        queue_factor: rows inside vLLM at once, at most, as a multiple of its ``max_num_seqs``. The excess are the rows
-            that vLLM can start with before it hears of the next ones. At most all running rows end in one step, so 2
-            keeps it full as long as a step takes longer than handing out a step's worth of rows; less is enough where
-            answers are long. More than needed only fixes the order of rows too early for those that arrive later; for
-            the same reason there are fewer where their prompts alone fill vLLM's next steps
-            (``STEPS_AHEAD`` in ``process/thread.py``). Measured with a model whose steps cost next to nothing, 256
-            sequences, two cores: at 1, 1.5, 2 and 3 a row that writes one token took 1.7, 1.2, 1.0 and 0.9 ms, one
-            that writes 16 tokens at 1, 1.5 and 2 took 3.4, 3.4 and 3.3 ms.
+        stall_timeout: if rows are in flight, and vLLM's scheduler makes no step for this many seconds, vLLM is treated
+            as dead. The default is high because the first steps on a GPU may compile kernels.
+        max_restarts: how often in a row vLLM may be started again, after it died or stalled, before the engine gives
+            up. Deaths are forgotten once vLLM has answered 10 times ``max_num_seqs`` rows after the last death. Default
+            5: a row that kills vLLM is found after three deaths at most.
+        queue_factor: how many rows may be inside vLLM at once, as a multiple of its ``max_num_seqs``. vLLM can start
+            the extra rows before it gets new ones. In the worst case all running rows end in one step. So 2 keeps vLLM
+            full as long as a step takes longer than sending one step's rows. Less is enough if answers are long. More
+            than needed only fixes the order of rows too early, before later rows arrive. For the same reason fewer rows
+            are sent if their prompts alone fill vLLM's next steps (``STEPS_AHEAD`` in ``process/thread.py``). Measured
+            with a model with steps that take almost no time, 256 sequences, two cores: at 1, 1.5, 2 and 3, a row that
+            writes one token took 1.7, 1.2, 1.0 and 0.9 ms; at 1, 1.5 and 2, a row that writes 16 tokens took 3.4, 3.4
+            and 3.3 ms.
     """
 
     model: str
@@ -85,7 +85,7 @@ class EngineConfig:
         guided = self.engine_args.get("structured_outputs_config", {})
         if isinstance(guided, Mapping) and guided.get("backend", "xgrammar") != "xgrammar":
             raise OptionError(
-                "engine_args may not hold structured_outputs_config's backend: write backend= beside return_format."
+                "engine_args may not set the backend of structured_outputs_config: write backend= beside return_format."
             )
         parallel = self.parallel_size
         if self.gpus > 0 and "tensor_parallel_size" in self.engine_args and parallel != max(1, int(self.gpus)):
@@ -96,7 +96,7 @@ class EngineConfig:
 
     @property
     def parallel_size(self) -> int:
-        """Processes that ``engine_args`` split the model over: tensor times pipeline parallel size."""
+        """How many processes ``engine_args`` split the model over: tensor times pipeline parallel size."""
         sizes = (self.engine_args.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
         return math.prod(map(int, sizes))
 
@@ -104,7 +104,7 @@ class EngineConfig:
 def check_engine_args(engine_args: Mapping[str, Any]) -> None:
     """Raise ``OptionError`` for a name that vLLM's engine does not know or that daft-vllm sets itself.
 
-    Where vLLM isn't installed (a driver without a GPU, say) the names are checked later, in the worker.
+    If vLLM isn't installed (for example on a driver without a GPU), the names are checked later, in the worker.
     """
     known = vllm_engine_arg_names()
     for name in engine_args:
@@ -115,16 +115,16 @@ def check_engine_args(engine_args: Mapping[str, Any]) -> None:
 
 
 def reasoning_parser(config: EngineConfig) -> str:
-    """Return the name of the reasoning parser that ``engine_args`` choose, empty if they choose none."""
+    """Return the name of the reasoning parser in ``engine_args``. Empty: there is none."""
     guided = config.engine_args.get("structured_outputs_config", {})
     inner = guided.get("reasoning_parser") if isinstance(guided, Mapping) else None
     return str(config.engine_args.get("reasoning_parser") or inner or "")
 
 
 def vllm_source(path: str) -> str | None:
-    """Return the text of one of the installed vLLM's files, None where vLLM isn't installed.
+    """Return the text of a file of the installed vLLM, None if vLLM isn't installed.
 
-    What can be read there needn't be imported: that takes seconds and much memory, too much for a driver.
+    Reading a file avoids an import of vLLM, which takes seconds and much memory, too much for a driver.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
@@ -134,7 +134,7 @@ def vllm_source(path: str) -> str | None:
 
 @functools.cache
 def vllm_engine_arg_names() -> frozenset[str] | None:
-    """Return the names of the installed vLLM's engine arguments, or None where vLLM isn't installed."""
+    """Return the names of the installed vLLM's engine arguments, None if vLLM isn't installed."""
     source = vllm_source("engine/arg_utils.py")
     if source is None:
         return None
@@ -153,6 +153,6 @@ def vllm_engine_arg_names() -> frozenset[str] | None:
 
 
 def require_vllm() -> None:
-    """Raise ``MissingPackageError``, naming the extra to install, where vLLM is not installed."""
+    """Raise ``MissingPackageError`` if vLLM is not installed. The error names the extra to install."""
     if importlib.util.find_spec("vllm") is None:
         raise MissingPackageError(INSTALL_HINT)

@@ -35,13 +35,13 @@ def visible_gpus(env: Mapping[str, str] = os.environ, device_folder: Path = Path
 
 
 class GpuState(NamedTuple):
-    """What the driver says of a GPU.
+    """What the driver reports about a GPU.
 
     Attributes:
-        id: its id in the mask.
+        id: its id, as in ``CUDA_VISIBLE_DEVICES``.
         name: what the driver calls it.
         total: bytes of its memory.
-        free: those of them that nobody holds.
+        free: bytes of its memory that no process uses.
         capability: its compute capability.
         driver: the driver's version.
     """
@@ -55,7 +55,7 @@ class GpuState(NamedTuple):
 
 
 def gpu_states(ids: Sequence[str]) -> list[GpuState]:
-    """Return what the driver says of these GPUs; none where there is no driver, or an id is that of a part of a GPU."""
+    """Return what the driver reports about these GPUs. Empty: there is no driver, or an id names a part of a GPU."""
     try:
         import pynvml  # type: ignore[import-not-found,unused-ignore]  # comes with vLLM for GPUs
 
@@ -73,7 +73,7 @@ def gpu_states(ids: Sequence[str]) -> list[GpuState]:
             name = _text(pynvml.nvmlDeviceGetName(handle))
             states.append(GpuState(gpu, name, memory.total, memory.free, tuple(capability), driver))
     except Exception as e:
-        logger.debug("NVML doesn't say what these GPUs are: %s", e)
+        logger.debug("NVML reports nothing about these GPUs: %s", e)
         return []
     finally:
         pynvml.nvmlShutdown()
@@ -81,14 +81,14 @@ def gpu_states(ids: Sequence[str]) -> list[GpuState]:
 
 
 def check_free(states: Sequence[GpuState], utilization: float) -> None:
-    """Raise ``DeviceError`` for a GPU with less free memory than ``gpu_memory_utilization`` takes of it."""
+    """Raise ``DeviceError`` if a GPU has less free memory than ``gpu_memory_utilization`` takes."""
     for state in states:
         wanted = state.total * utilization
         if state.free < wanted:
             raise DeviceError(
                 f"GPU {state.id} ({state.name}) has {state.free / 2**30:.1f} of {state.total / 2**30:.1f} GiB free, "
-                f"and gpu_memory_utilization={utilization:g} takes {wanted / 2**30:.1f}: end what else holds its "
-                "memory (nvidia-smi names it), or lower gpu_memory_utilization in engine_args."
+                f"and gpu_memory_utilization={utilization:g} takes {wanted / 2**30:.1f}: end the process "
+                "that uses the rest (nvidia-smi names it), or lower gpu_memory_utilization in engine_args."
             )
 
 
@@ -97,15 +97,15 @@ def _text(value: str | bytes) -> str:
 
 
 class GpuClaim:
-    """GPUs taken by this process, until it ends or ``release`` is called.
+    """GPUs that this process takes, until it ends or ``release`` is called.
 
-    Daft's native runner starts R processes and gives none of them a device of its own: all would load onto GPU 0. Each
-    takes free ones here instead, by locks on files that the kernel lets go of when the process ends.
+    Daft's native runner starts several processes, and gives none of them a device of its own: all would load the model
+    onto GPU 0. Here each process takes free GPUs instead. It locks files, which the kernel unlocks when it ends.
 
     Args:
         gpus: how many; a share below 1 takes one of ``floor(1 / gpus)`` places on a GPU.
         ids: the GPUs to choose from.
-        folder: where the lock files are. Processes that share GPUs have to share it.
+        folder: where the lock files are. Processes that share GPUs have to use the same folder.
 
     Raises:
         DeviceError: too few are free.
@@ -127,8 +127,8 @@ class GpuClaim:
             free = len(self.ids)
             self.release()
             raise DeviceError(
-                f"an engine wants {gpus:g} GPU(s), and {free} of the {len(ids)} visible here are free. Lower "
-                "max_concurrency or gpus, or let the query that holds them finish first (two prompt() columns in one "
+                f"an engine needs {gpus:g} GPU(s), and {free} of the {len(ids)} visible here are free. Lower "
+                "max_concurrency or gpus, or let the query that uses them finish first (two prompt() columns in one "
                 "query are two engines: collect() in between)."
             )
 
@@ -143,7 +143,7 @@ class GpuClaim:
         return True
 
     def applied(self) -> contextlib.AbstractContextManager[None]:
-        """Let processes that are started inside see the claimed GPUs only."""
+        """Let processes that are started inside the ``with`` block see only the claimed GPUs."""
         return environment_variables({MASK: ",".join(self.ids)})
 
     def release(self) -> None:

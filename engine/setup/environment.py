@@ -1,11 +1,11 @@
-"""Environment variables that vLLM reads, set before it is imported; what the user has set stays."""
+"""Environment variables for vLLM, set before it is imported, and arguments for its engine. The user's values stay."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from daft_vllm.engine.setup.guardian import OWNER_PID
 _GIB = 1024**3
 
 STARTING = threading.Lock()
-"""Held while an engine starts with variables of its own: they are the process's until its children are there."""
+"""Locked while an engine starts with its own variables: the whole process has them until the engine's children run."""
 
 COMMON = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
-    # A forked core would inherit locks that other threads hold, and cannot use CUDA if the parent has touched it.
+    # A forked core would inherit locks that other threads hold, and cannot use CUDA if the parent has used it.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 CPU = {
@@ -31,10 +31,11 @@ CPU = {
 }
 
 CPU_CORE = {
-    # glibc gives the large results of each operation back to the kernel and asks for them anew in the next: at 2048
-    # tokens a step that was 290,000 page faults and a tenth of the step's CPU time (SmolLM2-135M in float32 on two AVX2
-    # cores, vLLM 0.32, glibc 2.36). Kept, and in huge pages, there are next to none, and a step takes a seventh less.
-    # The price: the core's memory stays at its peak. glibc before 2.35 has no "hugetlb", other allocators have none.
+    # glibc returns the memory of each operation's large results to the kernel, and asks for it again in the next
+    # operation. At 2048 tokens a step that was 290,000 page faults and a tenth of the step's CPU time (SmolLM2-135M in
+    # float32 on two AVX2 cores, vLLM 0.32, glibc 2.36). With these settings glibc keeps the memory, in huge pages.
+    # There are almost no page faults, and a step takes a seventh less. The price: the core's memory stays at its peak.
+    # glibc before 2.35 has no "hugetlb"; other allocators have none of these settings.
     "GLIBC_TUNABLES": ":".join(
         (
             "glibc.malloc.hugetlb=1",
@@ -44,7 +45,7 @@ CPU_CORE = {
         )
     ),
 }
-"""Read when a process starts: for vLLM's core on a CPU, not for the process that starts it."""
+"""Variables that a process reads when it starts: for vLLM's core on a CPU, not for the process that starts it."""
 
 CPU_KERNELS = "daft_vllm_cpu"
 """Name of the implementations in ``engine/patches/kernels.py``."""
@@ -53,18 +54,19 @@ AMX_KERNELS = {
 }
 """vLLM's ``kernel_config`` for a CPU with AMX and without torch.compile.
 
-vLLM 0.32 carries compiled kernels for RMS normalization in its CPU build, but offers them to GPUs only: on a CPU it
-counts on torch.compile to fuse the same operators, written in torch. Not compiled, these take 18 to 23% of a step
-(SmolLM2-135M in bfloat16 on two cores with AMX, steps of 2048 and 512 tokens): one call at 512 tokens is 271 µs in
-torch and 72 in the kernel. In 16-bit types the kernels round in other places than torch does, which changes the last
-bit of a third of the numbers, and the answer where two tokens are nearly level. With AMX such an answer depends on the
-batch anyhow. Without it, products take so much longer that the kernels save nothing (AVX-512 BF16, 225 µs against 50 a
-call), and with vLLM's own operators 0.5% of the answers differ from those of ``LLM.generate`` (benchmarks/RESULTS.md).
+vLLM 0.32 has compiled kernels for RMS normalization in its CPU build, but offers them only to GPUs. On a CPU it expects
+torch.compile to fuse the same operators, which are written in torch. Not compiled, they take 18 to 23% of a step
+(SmolLM2-135M in bfloat16 on two cores with AMX, steps of 2048 and 512 tokens): one call at 512 tokens takes 271 µs in
+torch and 72 µs in the kernel. In 16-bit types the kernels round in other places than torch does. That changes the last
+bit of a third of the numbers, and changes an answer where two tokens are almost equally likely. With AMX such an answer
+depends on the batch in any case. Without AMX, matrix products take so much longer that the kernels save nothing
+(AVX-512 BF16, 225 µs against 50 µs a call), and with vLLM's own operators only 0.5% of the answers differ from those of
+``LLM.generate`` (benchmarks/RESULTS.md).
 """
 
 
 def set_variables(values: Mapping[str, str | None]) -> None:
-    """Set environment variables of this process. None: not set."""
+    """Set environment variables of this process. None removes a variable."""
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
@@ -74,7 +76,7 @@ def set_variables(values: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Let the processes that are started inside have these variables."""
+    """Give these variables to processes that are started inside the ``with`` block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -84,12 +86,12 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def core_environment(*, cpu: bool) -> contextlib.AbstractContextManager[None]:
-    """Let the processes that are started inside have the variables of vLLM's core; what the user has set stays."""
+    """Give the core's variables to processes started inside the ``with`` block. What the user has set stays."""
     return environment_variables({name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ})
 
 
 def prepare_environment(*, cpu: bool) -> None:
-    """Fill in the variables that vLLM should see. Call it before the first import of vLLM in this process."""
+    """Set the variables for vLLM that are missing. Call it before the first import of vLLM in this process."""
     for name, value in {**COMMON, **(CPU if cpu else {})}.items():
         os.environ.setdefault(name, value)
     os.environ[OWNER_PID] = str(os.getpid())
@@ -99,20 +101,20 @@ def prepare_environment(*, cpu: bool) -> None:
 
 
 def default_engine_args(*, cpu: bool) -> dict[str, object]:
-    """Return engine arguments that hold unless the user gives others; the rest is vLLM's defaults (see ``start_args``).
+    """Return our default engine arguments. The user's replace them; all others are vLLM's (see ``start_args``).
 
-    On a CPU vLLM would size the KV cache like a GPU's, by a share of all memory: here it is a quarter of what is free,
-    4 GiB at most. Nothing is compiled, because that takes minutes and needs a compiler. vLLM runs one step of
-    ``max_num_batched_tokens`` to warm up: with 512 that costs seconds less, and fills a CPU as well as 2048. KV blocks
-    hold 32 tokens in place of 128, so that shorter prefixes are shared. A CPU
-    without bfloat16 instructions multiplies bfloat16 matrices 70 times slower than float32 ones (1.4 ms against 98 ms
-    for 64x576 by 576x1536 on two AVX2 cores, torch 2.13), so there weights are widened to float32.
+    On a CPU vLLM would give the KV cache a share of all memory, as on a GPU. Here it gets a quarter of the free memory,
+    4 GiB at most. Nothing is compiled, because that takes minutes and needs a compiler. To warm up, vLLM runs one step
+    of ``max_num_batched_tokens``: 512 tokens take seconds less than 2048, and fill a CPU as well. KV blocks have 32
+    tokens instead of 128, so that shorter prefixes are shared. A CPU without bfloat16 instructions multiplies bfloat16
+    matrices 70 times slower than float32 matrices (98 ms against 1.4 ms for 64x576 by 576x1536 on two AVX2 cores, torch
+    2.13), so on such a CPU weights are converted to float32.
     """
     args: dict[str, object] = {
         "use_tqdm_on_load": False,
-        # The model's context, or as much of it as the memory holds.
+        # The model's context, or as much of it as fits into memory.
         "max_model_len": -1,
-        # Else vLLM puts all images before the text, with a chat template that takes messages as strings.
+        # Otherwise vLLM puts all images before the text, if the chat template takes messages as strings.
         "interleave_mm_strings": True,
     }
     if cpu:
@@ -127,25 +129,31 @@ def default_engine_args(*, cpu: bool) -> dict[str, object]:
     return args
 
 
-def start_args(config: EngineConfig) -> dict[str, Any]:
-    """Return the arguments for vLLM's engine: the defaults, ``config.engine_args``, and what follows from both."""
+def start_args(config: EngineConfig, left_out: Collection[str] = ()) -> dict[str, Any]:
+    """Return the arguments for vLLM's engine: the defaults, ``config.engine_args``, and what follows from both.
+
+    Args:
+        config: how the engine is started.
+        left_out: names of the patches of vLLM that are not applied (``patches/registry.py``).
+    """
     cpu = config.gpus == 0
     args: dict[str, Any] = {**default_engine_args(cpu=cpu), **config.engine_args}
     guided = args.get("structured_outputs_config", {})
     if isinstance(guided, Mapping):
-        # xgrammar by name, so that what it cannot enforce is refused and never handed to another in silence; what goes
-        # to llguidance is said with each constraint (patches/either_backend.py). Free whitespace lets a model write
-        # blank lines until max_tokens (vllm#13260); the backends read this setting from here only, the one of the same
-        # name on a request is ignored in vLLM 0.32.
+        # xgrammar by name, so that vLLM refuses what xgrammar cannot enforce, and never passes it silently to another
+        # backend. Constraints for llguidance carry a mark (patches/either_backend.py). Free whitespace lets a model
+        # write blank lines until max_tokens (vllm#13260). The backends read this setting only from here: vLLM 0.32
+        # ignores the setting of the same name on a request.
         args["structured_outputs_config"] = {"disable_any_whitespace": True, **guided, "backend": "xgrammar"}
-    if cpu and config.parallel_size == 1:
+    if cpu and config.parallel_size == 1 and "executor" not in left_out:
         args["distributed_executor_backend"] = "daft_vllm.engine.patches.executor.InCoreExecutor"
-        if args["enforce_eager"] and cpu_has_amx() and not {"kernel_config", "ir_op_priority"} & args.keys():
-            args["kernel_config"] = AMX_KERNELS  # which that executor offers
+        wanted = "kernels" not in left_out and args["enforce_eager"] and cpu_has_amx()
+        if wanted and not {"kernel_config", "ir_op_priority"} & args.keys():
+            args["kernel_config"] = AMX_KERNELS  # this executor registers them
     if config.gpus >= 1:
         args.setdefault("tensor_parallel_size", int(config.gpus) // int(args.get("pipeline_parallel_size", 1)))
     elif config.gpus > 0:
-        # Several engines share the card: each takes its share of the memory (0.92 is vLLM's default for one).
+        # Several engines share the card: each takes its share of the memory (0.92 is vLLM's default for one engine).
         args.setdefault("gpu_memory_utilization", round(0.92 * config.gpus, 3))
     return args
 
@@ -157,7 +165,7 @@ def cpu_has_bfloat16() -> bool:
 
 
 def cpu_has_amx() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices by AMX, by the kernel's feature list."""
+    """Whether this CPU multiplies bfloat16 matrices with AMX, by the kernel's feature list."""
     return "amx_bf16" in _cpu_features()
 
 

@@ -1,4 +1,4 @@
-"""How vLLM will bind the threads of its core on a CPU, told before vLLM is imported."""
+"""Predicts how vLLM will bind the threads of its core on a CPU, before vLLM is imported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 
 
 def openmp_environment() -> dict[str, str] | None:
-    """Return the variables that vLLM 0.32 will start a core with, one with its model in the same process.
+    """Return the variables with which vLLM 0.32 will start a core that has the model in its own process.
 
-    vLLM puts them together once it is imported and has its configuration (``CpuPlatform.check_and_update_config`` for
+    vLLM itself computes them only after it is imported and configured (``CpuPlatform.check_and_update_config`` for
     ``LD_PRELOAD``, ``OMPProcessManager`` for the rest).
 
     Returns:
-        None if it can't be told: the user has a say in it, or the machine is of a kind that was not looked into.
+        None if they can't be predicted: the user has set variables that change them, or this code doesn't know the kind
+        of machine.
     """
     preload = _preload()
     cpus = _cpus()
@@ -32,7 +33,7 @@ def openmp_environment() -> dict[str, str] | None:
 
 
 def _preload() -> str | None:
-    """Return the libraries that are loaded first: the user's, torch's OpenMP, vLLM's allocator."""
+    """Return the value of ``LD_PRELOAD``: the user's libraries, torch's OpenMP, vLLM's allocator."""
     preload = os.environ.get("LD_PRELOAD", "")
     if "libiomp" in preload or "libomp" in preload:
         return None
@@ -54,7 +55,7 @@ def _folder(package: str) -> Path | None:
 
 
 def _cpus() -> list[int] | None:
-    """Return the CPUs that the model's threads are bound to: of the first NUMA node, one of each physical core."""
+    """Return the CPUs that the model's threads are bound to: one of each physical core of the first NUMA node."""
     if {"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_SIM_MULTI_NUMA", "CPU_VISIBLE_MEMORY_NODES"} & os.environ.keys():
         return None
     if platform.machine() != "x86_64":

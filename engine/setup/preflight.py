@@ -1,4 +1,4 @@
-"""What can be found wrong before a model is loaded, in the process that will load it."""
+"""Checks before a model is loaded, in the process that will load it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -> None:
-    """Raise what a load of minutes would only end in.
+    """Raise errors that would otherwise appear only after minutes of loading.
 
     Raises:
         MissingPackageError: vLLM is not installed.
         OptionError: the installed vLLM does not know an engine argument.
-        ModelError: the model is a folder that isn't there, isn't a model's, or lacks a file of weights.
+        ModelError: the model's folder doesn't exist, contains no model, or lacks a file of weights.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
     require_vllm()
@@ -36,22 +36,22 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -
 
 
 def check_model_folder(model: str) -> None:
-    """Raise ``ModelError`` if ``model`` is meant as a folder and no model is in it; names on a hub pass."""
+    """Raise ``ModelError`` if ``model`` is given as a folder, and contains no model. Names on a hub are not checked."""
     path = Path(model).expanduser()
     looks_like_path = path.is_absolute() or model.startswith((".", "~")) or path.is_dir() or model.count("/") > 1
     if not looks_like_path:
         return
     if not path.is_dir():
         raise ModelError(
-            f"there is no model folder {model!r}. Give the folder that holds the model's config.json, "
+            f"there is no model folder {model!r}. Give the folder with the model's config.json, "
             "or a name on the Hugging Face hub such as 'HuggingFaceTB/SmolLM2-135M-Instruct'."
         )
     if not (path / "config.json").is_file():
-        raise ModelError(f"the folder {model!r} holds no config.json: it is not a model in Hugging Face format.")
+        raise ModelError(f"the folder {model!r} has no config.json: it is not a model in Hugging Face format.")
 
 
 def missing_weights(folder: Path) -> list[str]:
-    """Return the files of weights that a folder should have and doesn't."""
+    """Return the files of weights that are missing in a folder."""
     for index in folder.glob("*.index.json"):
         named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
         return sorted(name for name in named if not (folder / name).exists())
@@ -59,22 +59,22 @@ def missing_weights(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return a folder's files of weights, of one kind where they are there in several."""
+    """Return a folder's files of weights, all of one kind, even if it has several kinds."""
     for kind in _WEIGHTS:
         found = sorted(folder.glob(kind))
-        if found:  # Mistral's repositories hold everything a second time, in a format of their own
+        if found:  # Mistral's repositories have all weights a second time, in their own format
             return [path for path in found if not path.name.startswith("consolidated")] or found
     return []
 
 
 def check_constraint(constraint: Constraint, model: str | None = None) -> None:
-    """Raise ``SchemaError`` for a constraint that can't be enforced, or not with the model's tokenizer.
+    """Raise ``SchemaError`` if a constraint can't be enforced, or not with the model's tokenizer.
 
-    Loads the tokenizer, where it is on this machine, and no weights.
+    Loads the tokenizer if it is on this machine. Loads no weights.
 
     Args:
         constraint: the constraint.
-        model: folder or name of the model whose tokenizer it has to go with. None: any.
+        model: folder or name of a model. The constraint has to work with its tokenizer. None: no tokenizer is checked.
 
     Raises:
         SchemaError: see ``enforcement.enforcement_of``; or the grammar can't be compiled for the tokenizer.
@@ -91,7 +91,7 @@ def local_tokenizer(model: str) -> Any:
     """Return the tokenizer of a model that is on this machine, else None. Nothing is downloaded."""
     try:
         return _tokenizer(model)
-    except Exception:  # vLLM has tokenizers of its own (Mistral's), and says what is wrong with the others
+    except Exception:  # vLLM has its own tokenizers (Mistral's), and will report what is wrong with others
         return None
 
 

@@ -1,8 +1,9 @@
-"""Texts of finished answers, made at once in place of token by token.
+"""Makes the text of a finished answer at once, instead of token by token.
 
-vLLM 0.32 makes an answer's text with every token, in its front end, and decodes the whole prompt several times for the
-first two tokens: 0.3 ms for a row with 1,088 prompt tokens and 2.8 ms for one with 8,192, before what its own tokens
-take (``test_detokenize.py`` says when that changes). Nobody reads an answer here before it is finished.
+vLLM 0.32 extends an answer's text after every token, in its front end. For the first two tokens it decodes the whole
+prompt several times: 0.3 ms for a row with 1,088 prompt tokens and 2.8 ms for one with 8,192, without the time for the
+answer's own tokens. A test in ``test_detokenize.py`` fails when vLLM changes that. Here nobody reads an answer before
+it is finished.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
     from daft_vllm.engine.requests.sampling import SamplingOptions
 
 _CONTEXT = 8
-"""Tokens of the prompt that an answer is decoded after: decoders drop a space at the start of a text."""
+"""How many of the prompt's last tokens are decoded before an answer: decoders drop a space at the start of a text."""
 
 _INCOMPLETE = "\ufffd"
 _MOST_TAKEN_BACK = 64
-"""Tokens at the end of an answer that are looked at one by one: a character's bytes are four at most, but models that
-are broken write many that are no character's."""
+"""How many tokens may be removed from the end of an answer that ends inside a character. A character has four bytes at
+most, but broken models write many bytes that belong to no character."""
 
 
 class Detokenizer:
-    """Makes texts with a tokenizer of Hugging Face's ``tokenizers``; all else is left to vLLM.
+    """Makes texts with a tokenizer of Hugging Face's ``tokenizers``. All other texts are made by vLLM (see ``takes``).
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -37,7 +38,7 @@ class Detokenizer:
         self._tokenizer: Any = tokenizer._tokenizer if uses_fast_detokenizer(tokenizer) else None
 
     def takes(self, sampling: SamplingOptions) -> bool:
-        """Whether the text of such rows can be made at the end: none of its words stops the answer."""
+        """Whether the text of rows with these options can be made at the end: no words in the text stop the answer."""
         return self._tokenizer is not None and not sampling.stop and sampling.spaces_between_special_tokens
 
     def text(self, prompt: Sequence[int], answer: Sequence[int], params: SamplingParams, *, stopped: bool) -> str:
@@ -45,9 +46,9 @@ class Detokenizer:
 
         Args:
             prompt: the prompt's token ids.
-            answer: the answer's.
-            params: the row's.
-            stopped: whether the answer ended with a token that ends answers.
+            answer: the answer's token ids.
+            params: the row's sampling parameters.
+            stopped: whether the last token of the answer is one that ends answers.
         """
         own = list(answer)
         if stopped and not params.include_stop_str_in_output:
@@ -60,7 +61,7 @@ class Detokenizer:
             text = whole[len(head) :] if whole.startswith(head) else self._decoded(own, params)
             if not own or not text.endswith(_INCOMPLETE):
                 break
-            own.pop()  # the answer ended within a character, whose last bytes are missing
+            own.pop()  # the answer ended inside a character: its last bytes are missing
         return text.rstrip(_INCOMPLETE)
 
     def _decoded(self, token_ids: list[int], params: SamplingParams) -> str:

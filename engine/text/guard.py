@@ -1,4 +1,4 @@
-"""What is written in a prompt stays text: it can't forge a chat template's role markers, nor media."""
+"""Text in a prompt stays text: it can't fake a chat template's role markers, or media."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 from daft_vllm.engine.text.tokenize import Tokenizer
 
-_OPEN, _CLOSE = "\ue000", "\ue001"  # of the private use area: no template and no tokenizer gives them a meaning
+_OPEN, _CLOSE = "\ue000", "\ue001"  # from the private use area: they mean nothing to templates and tokenizers
 
 _MARKER = re.compile(r"<\|.*\|>")
 
 
 class TokenGuard:
-    """Tokenizes chats such that tokens of the chat template come from the template alone.
+    """Tokenizes chats so that only the chat template itself can write the tokens of the chat template.
 
-    A text that holds the name of such a token (``<|im_start|>``, ``<end_of_turn>``, ``<start_of_image>``) would be
-    tokenized to the token itself, and so end the user's message, or begin one of the assistant's. Here the name is
-    hidden while the template is applied, and tokenized in two pieces, so that the model reads the same characters and
-    sees no marker. All other text is tokenized as ever.
+    If a text contains the name of such a token (``<|im_start|>``, ``<end_of_turn>``, ``<start_of_image>``), a tokenizer
+    makes the token itself of it. That would end the user's message, or begin a message of the assistant. So the name is
+    hidden while the template is applied, and then tokenized in two pieces: the model reads the same characters, and
+    sees no marker. All other text is tokenized as usual.
 
-    Guarded are the tokenizer's special tokens, the added ones that the chat template writes or whose names look like
-    markers (``<|...|>``), and what stands for media; in what an assistant said before only the special ones, since
-    templates look there for the others (``</think>``). Markers that are no tokens of their own (``[INST]`` of the first
-    Mistral models) can't be told from text. For one thread at a time.
+    These are guarded: the tokenizer's special tokens; added tokens that the chat template writes, or with a name like a
+    marker (``<|...|>``); and the placeholders of media. In earlier messages of the assistant, only special tokens and
+    placeholders are guarded, because templates look for the others there (``</think>``). Markers that are not tokens
+    (``[INST]`` of the first Mistral models) can't be distinguished from text. For one thread at a time.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         template: the chat template's text. None: there is none.
         placeholders: texts that stand for media in a prompt.
-        tokenize: tokenizes lists of texts with it. None: one is made.
+        tokenize: tokenizes lists of texts with ``tokenizer``. None: a ``Tokenizer`` is made.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TokenGuard:
         self._marks = re.compile(f"{_OPEN}{self._secret}([0-9]+){_CLOSE}")
 
     def hide(self, value: Any, *, assistant: bool = False) -> Any:
-        """Return a text with the names of guarded tokens hidden; a list or a dict with all of its texts and keys so."""
+        """Return a text with the names of guarded tokens hidden. In a list or dict, hide them in all texts and keys."""
         if isinstance(value, str):
             names = self._special if assistant else self._all
             return names.sub(self._mark, value) if names.search(value) else value
@@ -102,12 +102,12 @@ class TokenGuard:
         return token_ids
 
     def _as_text(self, name: str) -> list[int]:
-        """Return the ids of a token's name as text: cut where no piece is a guarded token again."""
+        """Return the token ids of a token's name as text: cut in two so that neither piece has a guarded token."""
         for cut in range(1, len(name)):
             token_ids = self._encode(name[:cut]) + self._encode(name[cut:])
             if not self._ids.intersection(token_ids):
                 return token_ids
-        return []  # a token of one character: it is left out
+        return []  # there is no such cut, as in a name of one character: it is left out
 
     def _encode(self, text: str) -> list[int]:
         token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []

@@ -1,4 +1,4 @@
-"""The model's thinking, taken apart from its answer by vLLM's reasoning parsers."""
+"""Separates a model's thinking from its answer, with vLLM's reasoning parsers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Split(NamedTuple):
 
 
 def check_parser(name: str) -> None:
-    """Raise ``OptionError`` for a parser that vLLM doesn't have; no name is none."""
+    """Raise ``OptionError`` for a parser that vLLM doesn't have. An empty name means no parser, and passes."""
     from vllm.reasoning import ReasoningParserManager
 
     known = ReasoningParserManager.list_registered()
@@ -29,11 +29,11 @@ class ReasoningSplitter:
 
     Args:
         name: one of vLLM's reasoning parsers, ``"qwen3"`` for example.
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         model_config: vLLM's.
 
     Raises:
-        OptionError: the parser doesn't go with the tokenizer.
+        OptionError: the parser can't be used with the tokenizer.
     """
 
     def __init__(self, name: str, tokenizer: Any, model_config: Any) -> None:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 _NUMBERED = 8
-"""Media of a kind whose placeholders are guarded, where they are numbered (``<|image_1|>``)."""
+"""How many placeholders of each kind of media are guarded, if placeholders are numbered (``<|image_1|>``)."""
 _OPENAI_TYPES = {"image": "image_pil", "audio": "audio_url", "video": "video_url"}
 
 
 class RequestRenderer:
     """Turns requests into prepared rows with vLLM's own chat-template code and one tokenizer call for all of them.
 
-    Callers render in their own threads, one at a time, so that the engine's thread is kept for generation.
+    Callers render in their own threads, one at a time, so that the engine's thread is free for generation.
 
     Args:
         renderer: vLLM's renderer, from ``AsyncLLM.renderer``.
@@ -61,11 +61,11 @@ class RequestRenderer:
         self._detokenizer = Detokenizer(tokenizer)
         template = self._template()
         self.has_chat_template = template is not None
-        # Some tokenizers have another template where there are tools.
+        # Some tokenizers have another template for chats with tools.
         self._tool_template = self._template([{}]) if template is not None else None
-        written = None if template is None else f"{template}{self._tool_template}"
+        template_texts = None if template is None else f"{template}{self._tool_template}"
         self._tokenizer = Tokenizer(tokenizer)
-        self._guard = TokenGuard(tokenizer, written, self._placeholders(), self._tokenizer)
+        self._guard = TokenGuard(tokenizer, template_texts, self._placeholders(), self._tokenizer)
         limit = config.truncate_prompt_tokens
         if limit is not None and limit > self.max_prompt_tokens:
             raise OptionError(
@@ -97,16 +97,16 @@ class RequestRenderer:
                 )
 
     def check_tools(self, toolbox: Toolbox, *, thinking: bool) -> None:
-        """Raise an error if this model can't be told of tools, or its calls can't be read.
+        """Raise an error if this model's chat template can't list tools, or the model's calls can't be read.
 
         Raises:
             ModelError: its chat template has no place for tools.
-            OptionError: the parser doesn't go with it.
+            OptionError: the parser can't be used with this model, or with these tools.
         """
         if not re.search(r"\btools\b", self._tool_template or ""):
             raise ModelError(
                 f"the chat template of the model {self._config.model!r} has no place for tools. Use another model, "
-                'pass chat_template=, or tool_choice="required", which tells of the tools in the prompt.'
+                'pass chat_template=, or tool_choice="required", which describes the tools in the prompt.'
             )
         self._tools.keeps_special_tokens(toolbox, thinking=thinking)
 
@@ -119,11 +119,11 @@ class RequestRenderer:
         """Return, for each request in order, the row for vLLM, or the outcome of a row that cannot be sent."""
         rows: list[Prepared | Outcome | None] = [None] * len(requests)
         texts: list[str] = []
-        where: list[int] = []
+        indices: list[int] = []
         for i, request in enumerate(requests):
             try:
                 if request.prompt == ():
-                    rows[i] = Outcome.failed("empty_prompt", "the prompt holds neither text nor media")
+                    rows[i] = Outcome.failed("empty_prompt", "the prompt contains neither text nor media")
                     continue
                 if request.prompt is None:
                     rows[i] = Outcome.failed("null_prompt", "the prompt is null")
@@ -136,16 +136,16 @@ class RequestRenderer:
                     continue
                 text = self._chat_text(request) if self._is_chat(request) else self._raw_text(request)
                 texts.append(_encodable(text))
-                where.append(i)
+                indices.append(i)
             except Exception as e:
                 rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
-        media = {i: media_of(requests[i].messages()) for i in where if _may_hold_media(requests[i])}
+        media = {i: media_of(requests[i].messages()) for i in indices if _may_hold_media(requests[i])}
         recipes: dict[tuple[int, int, bool | None, int], tuple[SamplingParams, bytes]] = {}
-        for i, token_ids in zip(where, self._tokenize(texts, [requests[i] for i in where]), strict=True):
+        for i, token_ids in zip(indices, self._tokenize(texts, [requests[i] for i in indices]), strict=True):
             request = requests[i]
             token_ids = self._truncated(request, token_ids)
             if not token_ids:
-                rows[i] = Outcome.failed("empty_prompt", "the prompt holds no token")
+                rows[i] = Outcome.failed("empty_prompt", "the prompt has no tokens")
             elif len(token_ids) > self.max_prompt_tokens:
                 rows[i] = Outcome.failed(
                     "prompt_too_long",
@@ -197,7 +197,7 @@ class RequestRenderer:
         return template
 
     def _placeholder(self, kind: str, number: int) -> str:
-        """Return the text that stands for the prompt's so many-th medium of a kind, empty if the model has none."""
+        """Return the placeholder of a prompt's medium ``number`` of a kind. Empty: the model has none."""
         from vllm.model_executor.model_loader import get_model_cls
 
         text: str | None = get_model_cls(self._renderer.model_config).get_placeholder_str(kind, number)
@@ -215,7 +215,7 @@ class RequestRenderer:
             "add_generation_prompt": not goes_on,
             "continue_final_message": goes_on,
             "tokenize": False,
-            # The names that templates give it: Qwen's and Gemma's, DeepSeek's and Granite's. Others ignore them.
+            # Templates of Qwen and Gemma use the first name, of DeepSeek and Granite the second. Others ignore both.
             **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
             **({} if request.toolbox is None else {"tools": self._tools.definitions(request.toolbox)}),
             **(request.chat_template_kwargs or {}),
@@ -228,7 +228,7 @@ class RequestRenderer:
         return text
 
     def _as_openai(self, message: Message) -> dict[str, Any]:
-        """Return a message as vLLM takes it; media are only named here, and given to vLLM with the tokens."""
+        """Return a message as vLLM takes it. Media are only named here: vLLM gets them later, with the tokens."""
         assistant = message.role == "assistant"
         content: Any = [
             {"type": "text", "text": self._guard.hide(part, assistant=assistant)}
@@ -245,7 +245,7 @@ class RequestRenderer:
         return {"role": role, "content": content, **self._guard.hide(fields, assistant=assistant)}
 
     def _raw_text(self, request: Request) -> str:
-        """Return a prompt that is sent without the chat template; media stand where they were put."""
+        """Return a prompt that is sent without the chat template, with a placeholder at the place of each medium."""
         if isinstance(request.prompt, Conversation):
             raise ValueError("a conversation needs the chat template: leave apply_chat_template at True")
         if isinstance(request.prompt, str | None):
@@ -261,7 +261,7 @@ class RequestRenderer:
         return "".join(pieces)
 
     def _tokenize(self, texts: list[str], requests: list[Request]) -> list[list[int]]:
-        """Tokenize all texts, in at most two calls: chat templates write the special tokens themselves."""
+        """Tokenize all texts, chats apart from other texts: chat templates write the special tokens themselves."""
         result: list[list[int]] = [[]] * len(texts)
         chats = [i for i, request in enumerate(requests) if self._is_chat(request)]
         for i, token_ids in zip(chats, self._guard.tokenize([texts[i] for i in chats]), strict=True):
@@ -281,18 +281,18 @@ class RequestRenderer:
         if not self._is_chat(request):
             return token_ids[-limit:] if keep_end else token_ids[:limit]
         tokenizer = self._renderer.get_tokenizer()
-        own: list[int] = tokenizer(request.prompt, add_special_tokens=False)["input_ids"]
-        while own and len(token_ids) > limit:
-            # Cut text may come out a token longer than it went in, hence the loop.
-            excess = min(len(own), len(token_ids) - limit)
-            own = own[excess:] if keep_end else own[: len(own) - excess]
-            text = self._chat_text(replace(request, prompt=tokenizer.decode(own)))
+        user_ids: list[int] = tokenizer(request.prompt, add_special_tokens=False)["input_ids"]
+        while user_ids and len(token_ids) > limit:
+            # A cut text may have a token more when it is tokenized again, hence the loop.
+            excess = min(len(user_ids), len(token_ids) - limit)
+            user_ids = user_ids[excess:] if keep_end else user_ids[: len(user_ids) - excess]
+            text = self._chat_text(replace(request, prompt=tokenizer.decode(user_ids)))
             (token_ids,) = self._guard.tokenize([text])
         return token_ids
 
 
 def _with_parsed_arguments(call: Any) -> Any:
-    """Return a tool call whose arguments are no JSON text, in which a marker could be spelt with escapes."""
+    """Return a tool call with its arguments parsed. In JSON text, escapes could hide a marker."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
@@ -304,7 +304,7 @@ def _may_hold_media(request: Request) -> bool:
 
 
 def _recipe(request: Request) -> bytes:
-    """Return a digest of what determines the answer besides the prompt; empty if it is drawn at random."""
+    """Return a digest of everything but the prompt that determines the answer. Empty: the answer is drawn at random."""
     if request.sampling.temperature > 0 and request.sampling.seed is None:
         return b""
     determining = (request.sampling, request.constraint, request.thinking, request.toolbox)
@@ -312,6 +312,6 @@ def _recipe(request: Request) -> bytes:
 
 
 def _encodable(text: str) -> str:
-    """Return ``text``, or raise if it holds lone surrogates, which no tokenizer takes."""
+    """Return ``text``, or raise if it contains lone surrogates, which no tokenizer takes."""
     text.encode("utf-8")
     return text

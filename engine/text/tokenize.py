@@ -1,8 +1,8 @@
-"""Token ids of many texts, of which what several have in common is tokenized once.
+"""Tokenizes many texts. A beginning that several texts share is tokenized once.
 
-A tokenizer takes some 3 to 6 µs of a core for a token, also where the prefix cache spares the model all of it: a prompt
-of a thousand tokens, nearly all of them the same instructions in every row, costs a few milliseconds. Where rows share
-their beginnings, these are cut off at a place that is the end of a token anyhow, and tokenized once for all of a batch.
+A tokenizer takes about 3 to 6 µs of one core for a token, even if the model finds all tokens in the prefix cache. So a
+prompt of a thousand tokens, nearly all of them the same instructions in every row, costs a few milliseconds. If rows
+share a beginning, it is cut off at a place where a token ends in any case, and tokenized once for the whole batch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 _LEAST = 64
-"""Characters that a piece has at least: tokenizing another piece costs about as much as twenty more characters."""
+"""Fewest characters of a shared piece: tokenizing one more piece costs about as much as twenty more characters."""
 _LOOK_BACK = 2000
-"""Characters that are searched for a place to cut: there are texts of numbers alone."""
+"""How many characters are searched for a place to cut: a text of numbers only has no such place."""
 _WORTHWHILE = 0.8
 """Texts are cut only if that leaves less than this share of their characters to tokenize."""
 
@@ -25,11 +25,11 @@ _WORTHWHILE = 0.8
 class Tokenizer:
     """Tokenizes lists of texts, each exactly as the model's tokenizer does.
 
-    Texts are cut between a letter and the blank or line break that follows it. No tokenizer of those that are cut has a
-    token across such a place (see ``_can_cut``); all others get whole texts.
+    Texts are cut between a letter and the space or line break that follows it, if the tokenizer has no tokens across
+    such places (see ``_can_cut``). All other tokenizers get whole texts.
 
     Args:
-        tokenizer: the model's, of transformers.
+        tokenizer: the model's tokenizer, from transformers.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -49,7 +49,7 @@ class Tokenizer:
 
         Args:
             texts: any number of texts.
-            special_tokens: whether the tokenizer adds the tokens that it puts around a text, such as the first.
+            special_tokens: whether to add the special tokens that the tokenizer puts before and after a text.
         """
         if not texts:
             return []
@@ -67,25 +67,25 @@ class Tokenizer:
 
 
 class _Cut(NamedTuple):
-    """Texts as pieces: text ``i`` is the pieces that ``paths[i]`` names, in order."""
+    """Texts cut into pieces. Text ``i`` consists of the pieces with the indices ``paths[i]``, in this order."""
 
     pieces: list[str]
     paths: list[tuple[int, ...]]
 
 
 def _cut(texts: Sequence[str]) -> _Cut | None:
-    """Cut texts so that what is common at their beginnings, on any number of levels, is one piece each.
+    """Cut texts so that each shared beginning is one piece. Shared beginnings may contain each other.
 
-    None if that spares too little.
+    Return None if that saves too little.
     """
     order = sorted(range(len(texts)), key=texts.__getitem__)
-    # Characters that each has in common with the one before it.
+    # How many characters each text has in common with the text before it.
     common = [0, *(_common(texts[a], texts[b]) for a, b in pairwise(order))]
     if sum(common) < (1 - _WORTHWHILE) * sum(map(len, texts)):
         return None
     pieces: list[str] = []
     paths: list[tuple[int, ...]] = [()] * len(texts)
-    # Runs of the order whose texts have been cut at `start`, up to which they are the same.
+    # Runs of neighbours in `order`. The texts of a run are the same up to `start`, and have been cut there.
     runs: list[tuple[int, int, int, tuple[int, ...]]] = [(0, len(order), 0, ())]
     while runs:
         low, high, start, path = runs.pop()
@@ -100,7 +100,7 @@ def _cut(texts: Sequence[str]) -> _Cut | None:
             path = (*path, len(pieces))
             pieces.append(first[start:end])
             start = end
-        # Apart go those that have too little more in common, and at least the two that have the least.
+        # Split the run where neighbours have too little in common after `start`, at least where they have the least.
         edges = [i for i in range(low + 1, high) if common[i] < max(start + _LEAST, shared + 1)]
         runs += [(a, b, start, path) for a, b in zip([low, *edges], [*edges, high], strict=True)]
     if sum(map(len, pieces)) > _WORTHWHILE * sum(map(len, texts)):
@@ -109,7 +109,7 @@ def _cut(texts: Sequence[str]) -> _Cut | None:
 
 
 def _common(a: str, b: str) -> int:
-    """Return how many characters two texts have in common at their beginnings."""
+    """Return how many characters two texts have in common at their beginning."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -131,7 +131,7 @@ def _last_cut(text: str, start: int, end: int) -> int:
             return end
 
 
-# Parts of tokenizers, by their names in tokenizer.json, that look no further than at what is next to a place in a text.
+# Parts of tokenizers by their names in tokenizer.json. They look only at the characters next to a place in a text.
 _NORMALIZERS = {"NFC"}
 _SPLITTERS = {"ByteLevel", "Split", "Digits", "Punctuation"}
 _POST_PROCESSORS = {"ByteLevel", "TemplateProcessing"}
@@ -142,14 +142,15 @@ _UNITS = [
     *(" ", " ", "  ", "\n", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u3000"),
     *("\u0301", "\u200d", "\U0001f642", "\ue000"),
 ]
-"""Of what words, numbers, punctuation and spaces are made: what tokenizers tell apart."""
+"""Parts of words, numbers, punctuation and spaces: one or more of each kind that tokenizers treat differently."""
 
 
 def _can_cut(tokenizer: Any) -> bool:
-    """Whether the token ids of a text can be put together from those of its parts.
+    """Whether the token ids of a text are the token ids of its parts, joined.
 
-    They can where a text is split into words before the model sees them, each alone, and a word never goes on from a
-    letter to a blank; or where it is not split (Gemma), but no token of the vocabulary has a letter before a blank.
+    There are two such kinds of tokenizers. The first splits a text into words, and its model (BPE) sees one word at a
+    time: no word may go on from a letter to a space. The second does not split a text (Gemma): no token of its
+    vocabulary may have a letter before a space.
     """
     from vllm.v1.engine.detokenizer import uses_fast_detokenizer
 
@@ -166,7 +167,7 @@ def _can_cut(tokenizer: Any) -> bool:
         all(part["type"] in _NORMALIZERS or _replaces_blanks(part) for part in normalizers)
         and all(part["type"] in _SPLITTERS and not part.get("add_prefix_space") for part in splitters)
         and all(part["type"] in _POST_PROCESSORS for part in others)
-        # A look back would see the other side of a cut.
+        # A regular expression that looks back would see across a cut.
         and not any("(?<" in part.get("pattern", {}).get("Regex", "") for part in splitters)
     )
     if not known or any(_reaches_over(token) for token in backend.get_added_tokens_decoder().values()):
@@ -197,14 +198,14 @@ def _replaces_blanks(part: dict[str, Any]) -> bool:
 
 
 def _reaches_over(token: Any) -> bool:
-    """Whether an added token may hold a letter and the blank after it."""
+    """Whether an added token may contain a letter and the space after it."""
     text = token.content
     within = any(a.isalpha() and b.isspace() for a, b in pairwise(text))
     return within or (token.rstrip and text[-1:].isalpha())
 
 
 def _splits_at_blanks(backend: Any) -> bool:
-    """Whether a few hundred texts made of all kinds of characters fall into the same words as a whole and in parts."""
+    """Whether 300 random texts of all kinds of characters have the same words as a whole and when cut in two."""
     if backend.pre_tokenizer is None:
         return False
 

@@ -1,4 +1,4 @@
-"""The calls of tools in what a model wrote, read by vLLM's own parsers."""
+"""Reads the tool calls in what a model wrote, with vLLM's own parsers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BEGINS = re.compile(
     r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|action_start\|>|(?:<\|tool_calls?(?:_section)?(?:_begin)?\|>|<tool_calls>)(?=\s*[\[{<\w])"
     r"|<\w+:tool_call>|<\uff5ctool\u2581calls?\u2581begin\uff5c>|<\uff5cDSML\uff5c|functools\s*\[|to=functions\."
 )
-"""What begins a call in the formats that vLLM's parsers read, with what tells it from a mention of it."""
+"""Beginnings of calls in the formats that vLLM's parsers read. Text that only mentions one does not match."""
 _LISTS = frozenset(("pythonic", "llama4_pythonic", "olmo3", "xlam", "phi4_mini_json"))
-"""Parsers of formats in which a call is a list and nothing else."""
+"""Parsers of formats in which a call is only a list."""
 _HARMONY = "gpt_oss"
 
 
@@ -33,12 +33,12 @@ def check_tool_parser(name: str) -> None:
 
 
 class ToolReader:
-    """Reads calls, and the model's thinking where it comes before them.
+    """Reads calls, and the model's thinking if it comes before them.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
         model_config: vLLM's.
-        reasoning_parser: vLLM's name of the parser of the model's thinking; empty: none.
+        reasoning_parser: vLLM's name of the parser for the model's thinking. Empty: none.
     """
 
     def __init__(self, tokenizer: Any, model_config: Any, reasoning_parser: str = "") -> None:
@@ -52,7 +52,7 @@ class ToolReader:
         """Whether the text has to be read with its special tokens.
 
         Raises:
-            OptionError: the parser doesn't go with this model, or with these tools.
+            OptionError: the parser can't be used with this model, or with these tools.
         """
         _, request, _ = self._parts(toolbox, thinking=thinking)
         return not request.skip_special_tokens
@@ -64,9 +64,9 @@ class ToolReader:
         return self._definitions[toolbox]
 
     def read(self, outcome: Outcome, token_ids: Sequence[int], toolbox: Toolbox, *, thinking: bool) -> Outcome:
-        """Return the outcome with the calls that its text makes, or with an error if it makes one that can't be read.
+        """Return the outcome with the calls in its text, or with an error if its text has a call that can't be read.
 
-        An answer that was cut off is an error: what is missing could be a call.
+        An answer that was cut off is an error: the missing part could be a call.
         """
         if outcome.error is not None or outcome.text is None:
             return outcome
@@ -86,13 +86,13 @@ class ToolReader:
             error = ErrorValue("invalid_output", "the model's thinking never ended, and it gave no answer")
             return outcome._replace(error=error)
         if (mark := _unread(toolbox.parser, answer, len(calls or ()))) is not None:
-            error = ErrorValue("invalid_output", f"the answer begins a call, with {mark!r}, that can't be read")
+            error = ErrorValue("invalid_output", f"the answer begins a call with {mark!r} that can't be read")
             return outcome._replace(error=error)
         found = tuple(ToolCall(call.name, call.arguments) for call in calls or ())
         return outcome._replace(tool_answer=ToolAnswer(content or None, found))
 
     def _parts(self, toolbox: Toolbox, *, thinking: bool) -> tuple[Any, Any, list[Any]]:
-        """Return vLLM's parser class for these tools, the request that it is told, and the tools as vLLM has them."""
+        """Return vLLM's parser class for these tools, the request that it gets, and the tools in vLLM's form."""
         if (toolbox, thinking) not in self._kept:
             from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
             from vllm.parser import ParserManager
@@ -120,16 +120,16 @@ class ToolReader:
         return self._kept[toolbox, thinking]
 
     def _parser(self, parser_class: Any, tools: list[Any], *, thinking: bool) -> Any:
-        """Return a fresh parser: it has a state."""
+        """Return a new parser for one answer: parsers have a state."""
         kwargs = {"chat_template_kwargs": {"enable_thinking": True}} if thinking else {}
         return parser_class(self._tokenizer, tools, model_config=self._model_config, **kwargs)
 
 
 def _unread(parser: str, text: str, calls: int) -> str | None:
-    """Return what begins a call that the parser didn't read: vLLM's parsers log one, or drop it, and go on.
+    """Return the beginning of a call that the parser didn't read: vLLM's parsers only log such a call, or drop it.
 
     Args:
-        parser: vLLM's name of it.
+        parser: vLLM's name of the parser.
         text: the answer.
         calls: how many calls were read.
     """

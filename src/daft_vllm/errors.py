@@ -14,7 +14,7 @@ Each message says what was seen and what to do next::
     │   └── EngineClosedError  was closed
     └── RowError               a row failed and ``on_error="raise"`` was asked for
 
-They are pickled on their way out of a worker process, so each keeps its message as its only argument.
+A worker process pickles its errors to send them, so each has its message as its only argument.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EngineDiedError(EngineError):
 
 
 class EngineClosedError(EngineError):
-    """The engine was closed while, or before, rows were given to it."""
+    """The engine was closed before rows were given to it, or before they were answered."""
 
 
 class RowError(DaftVLLMError):

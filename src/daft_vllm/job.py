@@ -1,4 +1,4 @@
-"""One table through one model: read, ask, write, with progress on the way. What ``daft-vllm run`` does."""
+"""Runs one table through one model, as ``daft-vllm run`` does: reads it, asks, writes the answers, reports progress."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Summary:
 
     Attributes:
         rows: rows read and written.
-        failed: rows without a value, null prompts left out.
+        failed: rows without a value; null prompts don't count.
         seconds: wall time, the model's load included.
         prompt_tokens: prompt tokens of the generated rows.
         cached_tokens: those of them that came from the prefix cache.
         completion_tokens: tokens generated.
-        optimal_tokens: the fewest prompt tokens that any order of the rows could have computed.
-        retried: rows that were asked again, each time counted.
-        duplicates: rows that got the answer of a row like them.
+        optimal_tokens: the fewest prompt tokens that had to be computed, in the best order of the rows.
+        retried: rows that were asked again; a row counts once for each time.
+        duplicates: rows that got the answer of an equal row.
         mean_running: mean number of sequences that vLLM ran at once, per engine.
-        preemptions: sequences that vLLM had to put back for lack of KV cache.
+        preemptions: sequences that vLLM had to put back because the KV cache was full.
         restarts: times that vLLM died and was started again.
         busy_seconds: time with rows inside vLLM, summed over engines.
         queue_seconds: time that rows waited for vLLM, summed over rows.
@@ -105,8 +105,8 @@ def run_job(
     Args:
         df: the table; all its columns are kept.
         messages: the prompts.
-        output: a ``.parquet`` or JSON-lines file, written as batches are answered and named so only when complete; or a
-            folder or object-store URL, which Daft's own Parquet writer fills.
+        output: a ``.parquet`` or JSON-lines file. It is written under another name as batches are answered, and renamed
+            when it is complete. Or a folder or object-store URL, which Daft's own Parquet writer fills.
         column: name of the answers' column.
         error_column: name of the column with the reason why a row has no answer.
         watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).

@@ -44,14 +44,6 @@ def test_default_engine_args_are_known() -> None:
         assert set(default_engine_args(cpu=cpu)) <= names
 
 
-def test_the_guardian_is_a_plugin_of_vllm() -> None:
-    from importlib.metadata import entry_points
-
-    assert [e.value for e in entry_points(group="vllm.general_plugins", name="daft_vllm")] == [
-        "daft_vllm.engine.patches.plugin:register"
-    ]
-
-
 def test_user_environment_wins() -> None:
     code = (
         "import os; os.environ.update(VLLM_LOGGING_LEVEL='INFO', VLLM_PLUGINS='other')\n"
@@ -78,20 +70,3 @@ def test_a_users_memory_allocator_settings_win(monkeypatch: pytest.MonkeyPatch) 
     with core_environment(cpu=True):
         assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
     assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
-
-
-def test_on_a_cpu_rows_without_adapter_get_the_last_one() -> None:
-    """If this fails, vLLM leaves them alone by itself: ``daft_vllm.engine.patches.adapter_ops`` can go."""
-    import torch
-    from vllm.lora.ops.torch_ops import lora_ops
-
-    from daft_vllm.engine.patches.adapter_ops import without_negative_rows
-
-    inputs, weights = torch.ones(3, 4), torch.stack([torch.full((2, 4), value) for value in (1.0, 5.0)])
-    found, fixed = torch.zeros(3, 2), torch.zeros(3, 2)
-    indices = torch.tensor([0, -1, 1])
-    theirs = getattr(lora_ops.bgmv_shrink, "__wrapped__", lora_ops.bgmv_shrink)  # this process may have fixed it
-    theirs(inputs, weights, found, indices)
-    without_negative_rows(theirs)(inputs, weights, fixed, indices)
-    assert found[:, 0].tolist() == [4.0, 20.0, 20.0]
-    assert fixed[:, 0].tolist() == [4.0, 0.0, 20.0]

@@ -1,1 +1,1 @@
-"""From a return format to a column's type, and from a model's text to a value of it."""
+"""Turns a return format into a column's type, and a model's text into a value of that type."""

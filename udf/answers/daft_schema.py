@@ -1,4 +1,4 @@
-"""From a Daft type to the JSON Schema of the values that its column holds."""
+"""Turns a Daft type into the JSON Schema of the values in its column."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTEGERS = {
 
 
 def schema_of_daft_type(dtype: DataType, at: str = "") -> dict[str, Any]:
-    """Return the JSON Schema of a type's values: every field of a struct is required, and nothing is null.
+    """Return the JSON Schema of a type's values. Every field of a struct is required, and no value may be null.
 
     Raises:
         SchemaError: a model can't write values of the type (images, tensors, Python objects); the message says where.
@@ -60,14 +60,14 @@ def schema_of_daft_type(dtype: DataType, at: str = "") -> dict[str, Any]:
     if dtype.is_map():
         if not dtype.key_type.is_string():
             raise SchemaError(
-                f"return_format has a map with keys of type {dtype.key_type}{_at(at)}: JSON's are strings."
+                f"return_format has a map with keys of type {dtype.key_type}{_at(at)}: use strings, as JSON does."
             )
         return {"type": "object", "additionalProperties": schema_of_daft_type(dtype.value_type, f"{at}/*")}
     if dtype.is_struct():
         fields = {name: schema_of_daft_type(field, f"{at}/{name}") for name, field in dtype.fields.items()}
         return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     raise SchemaError(
-        f"return_format has the type {dtype}{_at(at)}, whose values a model can't write. It can be made of integers, "
+        f"return_format has the type {dtype}{_at(at)}, and a model can't write its values. Use integers, "
         "floats, strings, booleans, binaries, dates, times, timestamps, durations, decimals, lists, maps and structs."
     )
 
@@ -81,7 +81,7 @@ def _at(pointer: str) -> str:
 
 
 def daft_type_of(given: Any) -> DataType | None:
-    """Return the Daft type that ``given`` stands for, None if it is no schema of Daft's or Arrow's."""
+    """Return the Daft type that ``given`` stands for; None if it is neither a type nor a schema of Daft or Arrow."""
     import daft
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""What a model is told about the format of its answer: in words, a line for each part.
+"""Describes the format of the answer to the model in words, one line for each part.
 
-In words because of what small models make of a shape: after ``{"capital": ..., "in_europe": ...}`` SmolLM2-135M left
-the capital of 29 countries of 30 empty, and of choices within a shape it took nearly always the first.
-``python -m benchmarks.guided.describing`` counts its right answers with these words and without.
+Words are used because small models misread a shape given as JSON. After ``{"capital": ..., "in_europe": ...}``
+SmolLM2-135M left the capital empty for 29 of 30 countries. Where a shape listed choices, it took the first one nearly
+always. ``python -m benchmarks.guided.describing`` counts its right answers with these words and without them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from daft_vllm.udf.answers.type_schema import TYPE_HINT
 
 _DEEPEST = 6
 _LONGEST = 6000
-"""Characters, about 1,500 tokens: a format that takes more words is told less deeply."""
+"""Characters, about 1,500 tokens. If a description is longer, fewer levels of nesting are described."""
 _MOST_VALUES = 80
 _HINTED = {
     "timestamp": "a date and time such as 2024-05-31T13:45:00",
@@ -32,9 +32,9 @@ _PLURALS = {"text": "texts", "an integer": "integers", "a number": "numbers"}
 
 
 def describe(constraint: Constraint) -> str | None:
-    """Return what to tell the model about its answer; None where the constraint says it better than words.
+    """Return what to tell the model about its answer. None for a grammar, which says it better than words.
 
-    The same for all rows of an expression, so that it is part of the prefix that they share.
+    The text is the same for all rows of an expression, so it is part of the prefix that they share.
     """
     if constraint.choices is not None:
         return f"Answer with one of: {', '.join(constraint.choices[:_MOST_VALUES])}."
@@ -45,7 +45,7 @@ def describe(constraint: Constraint) -> str | None:
     schema = json.loads(constraint.json_schema)
     for deepest in range(_DEEPEST, 0, -1):
         words = _Words(schema, deepest)
-        words.tell(schema, "", {"#": ""})
+        words.describe(schema, "", {"#": ""})
         if len(text := "\n".join(words.lines)) <= _LONGEST:
             return text
     return "Answer with JSON."
@@ -53,7 +53,7 @@ def describe(constraint: Constraint) -> str | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """What there is to say of one part: ``phrase`` empty if nothing, ``inside`` as the arguments of ``_Words.tell``."""
+    """What to say about one part. ``phrase`` may be empty; ``inside`` lists arguments for ``_Words.describe``."""
 
     phrase: str = ""
     about: str = ""
@@ -62,7 +62,7 @@ class _Part:
 
 
 class _Words:
-    """The lines about a schema's values, from the outside in."""
+    """The lines that describe a schema's values, outer parts before inner ones."""
 
     def __init__(self, root: Mapping[str, Any], deepest: int) -> None:
         self._root = root
@@ -70,29 +70,35 @@ class _Words:
         self._length = 0
         self.lines: list[str] = []
 
-    def tell(self, schema: Any, path: str, seen: Mapping[str, str]) -> None:
-        """Say what is at ``path``, then what is inside of it; ``seen``: references that led here, with their paths."""
+    def describe(self, schema: Any, path: str, seen: Mapping[str, str]) -> None:
+        """Add lines for the part at ``path``, then for the parts inside it.
+
+        Args:
+            schema: the part's schema.
+            path: where the part is in the answer.
+            seen: the references that led here, each with its path.
+        """
         if path.count(".") > self._deepest or self._length > _LONGEST:
             return
-        part = self._look(schema, path, seen)
+        part = self._part_of(schema, path, seen)
         name = _name(path)
         if not path:
-            self._say(f"Answer with {_root(part.phrase)}")
-            self._say(f"{name}: {part.about}" if part.about else "")
+            self._add(f"Answer with {_root(part.phrase)}")
+            self._add(f"{name}: {part.about}" if part.about else "")
         elif part.phrase not in ("", "text"):
-            self._say(f"{name} is {part.phrase}" + (f": {part.about}" if part.about else ""))
+            self._add(f"{name} is {part.phrase}" + (f": {part.about}" if part.about else ""))
         else:
-            self._say(f"{name}: {part.about}" if part.about else "")
-        self._say(f"{name} may be null" if part.null else "")
+            self._add(f"{name}: {part.about}" if part.about else "")
+        self._add(f"{name} may be null" if part.null else "")
         for inside in part.inside:
-            self.tell(*inside)
+            self.describe(*inside)
 
-    def _say(self, words: str) -> None:
+    def _add(self, words: str) -> None:
         if words and f"{words}." not in self.lines:
             self.lines.append(f"{words}.")
             self._length += len(words) + 2
 
-    def _look(self, schema: Any, path: str, seen: Mapping[str, str]) -> _Part:
+    def _part_of(self, schema: Any, path: str, seen: Mapping[str, str]) -> _Part:
         if not isinstance(schema, Mapping):
             return _Part()
         about = " ".join(str(schema.get("description", "")).split()).rstrip(".")
@@ -100,11 +106,11 @@ class _Words:
             reference = schema["$ref"]
             if reference in seen:
                 return _Part(f"like {_name(seen[reference]).replace('The', 'the')}", about)
-            meant = resolve(reference, self._root)
-            whole = {**meant, **_told(schema)} if isinstance(meant, Mapping) else meant
-            return self._look(whole, path, {**seen, reference: path})
+            target = resolve(reference, self._root)
+            merged = {**target, **_description_of(schema)} if isinstance(target, Mapping) else target
+            return self._part_of(merged, path, {**seen, reference: path})
         if len(schema.get("allOf", ())) == 1 and isinstance(schema["allOf"][0], Mapping):
-            return self._look({**schema["allOf"][0], **_told(schema)}, path, seen)
+            return self._part_of({**schema["allOf"][0], **_description_of(schema)}, path, seen)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
                 return self._choice(schema[keyword], about, path, seen)
@@ -120,7 +126,7 @@ class _Words:
     def _choice(self, options: list[Any], about: str, path: str, seen: Mapping[str, str]) -> _Part:
         others = [option for option in options if not (isinstance(option, Mapping) and option.get("type") == "null")]
         null = len(others) < len(options)
-        parts = [self._look(option, path, seen) for option in others]
+        parts = [self._part_of(option, path, seen) for option in others]
         if len(parts) == 1:
             return replace(parts[0], about=about or parts[0].about, null=null)
         phrases = [f"{part.phrase} ({part.about})" if part.about else part.phrase for part in parts]
@@ -155,7 +161,7 @@ class _Words:
         if first:
             inside = tuple((part, f"{path}[{i}]", seen) for i, part in enumerate(first))
             return _Part(f"a list of {len(first)} entries" if least == most == len(first) else "a list", about, inside)
-        entry = self._look(schema.get("items", True), f"{path}[]", seen)
+        entry = self._part_of(schema.get("items", True), f"{path}[]", seen)
         noun = "entries" if entry.about or entry.null else _PLURALS.get(entry.phrase, "entries")
         if most is not None:
             phrase = f"a list of {'at most ' * (least != most)}{most} {noun}"
@@ -175,7 +181,7 @@ def _root(phrase: str) -> str:
     return f"JSON: {phrase}" if phrase else "JSON"
 
 
-def _told(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _description_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: schema[name] for name in ("description",) if name in schema}
 
 

@@ -1,4 +1,4 @@
-"""Return formats that no Python type says: ``Regex``, ``Choice``, ``Grammar``, ``Json``, ``Tools``, ``PerRow``."""
+"""Return formats that no Python type expresses: ``Regex``, ``Choice``, ``Grammar``, ``Json``, ``Tools``, ``PerRow``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from daft_vllm.udf.answers.type_schema import schema_of_type
 
 @dataclass(frozen=True)
 class Regex:
-    """Answers that a regular expression matches from beginning to end, in a string column.
+    """Answers that match a regular expression from beginning to end, in a string column.
 
     Args:
         pattern: in Python's syntax, without lookaround, back references, word boundaries and flags.
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Grammar:
-    """Answers that a grammar derives, in a string column.
+    """Answers that follow a grammar, in a string column.
 
     Args:
         text: EBNF with the rule ``root ::= ...`` (xgrammar's, like llama.cpp's GBNF), or Lark with ``start: ...``.
@@ -79,7 +79,7 @@ class Tools:
             ``{"type": "function", "function": {"name": ..., "description": ..., "parameters": {JSON Schema}}}``.
 
     Raises:
-        SchemaError: one of them is none of these, or two have the same name.
+        SchemaError: a tool is none of these, two have the same name, or the list is empty.
     """
 
     def __init__(self, tools: Sequence[Any]) -> None:
@@ -95,10 +95,10 @@ class Tools:
         return [tool["name"] for tool in self.tools]
 
     def only(self, name: str) -> Tools:
-        """Return the tool of this name alone.
+        """Return ``Tools`` with only the tool of this name.
 
         Raises:
-            SchemaError: there is none.
+            SchemaError: there is no tool of this name.
         """
         if name not in self.names:
             raise SchemaError(
@@ -111,7 +111,7 @@ class Tools:
         calls = []
         definitions: dict[str, Any] = {}
         for tool in self.tools:
-            parameters, own = _apart(tool["parameters"], f"{tool['name']}.")
+            parameters, own = _split_definitions(tool["parameters"], f"{tool['name']}.")
             definitions |= own
             properties = {"name": {"const": tool["name"]}, "arguments": parameters}
             call = {"type": "object", "properties": properties, "required": ["name", "arguments"]}
@@ -121,11 +121,11 @@ class Tools:
 
 
 class PerRow:
-    """Another format for each row, by names in a column: a struct of one field per format, all but one of them null.
+    """A format for each row, named in a column. The value is a struct with a field per format; all but one are null.
 
     Args:
         column: a string column of names.
-        formats: what ``return_format`` takes, by name. A row without one of these names is an error value.
+        formats: formats as ``return_format`` takes them, by name. A row with any other name is an error value.
     """
 
     def __init__(self, column: daft.Expression, formats: Mapping[str, Any]) -> None:
@@ -138,20 +138,20 @@ class PerRow:
 def _tool(given: Any) -> dict[str, Any]:
     """Return name, description and parameters of one tool."""
     if isinstance(given, Mapping):
-        said = given.get("function", given)
-        if isinstance(said, Mapping) and isinstance(said.get("name"), str):
-            nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+        function = given.get("function", given)
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            no_parameters = {"type": "object", "properties": {}, "additionalProperties": False}
             return {
-                "name": said["name"],
-                "description": said.get("description") or "",
-                "parameters": said.get("parameters") or nothing,
+                "name": function["name"],
+                "description": function.get("description") or "",
+                "parameters": function.get("parameters") or no_parameters,
             }
     elif isinstance(given, type) and issubclass(given, BaseModel):
         return {"name": given.__name__, "description": given.__doc__ or "", "parameters": schema_of_type(given)}
     elif isinstance(given, Callable) and not isinstance(given, type):  # type: ignore[arg-type]
         schema = schema_of_type(given)
         if schema.get("type") != "object":
-            raise SchemaError(f"the tool {given.__name__}() has parameters without names: give each one that isn't so.")
+            raise SchemaError(f"the tool {given.__name__}() has parameters without names: use named parameters only.")
         return {"name": given.__name__, "description": inspect.getdoc(given) or "", "parameters": schema}
     raise SchemaError(
         f"{given!r} is no tool. Use functions with type hints, Pydantic models, or dicts such as "
@@ -160,14 +160,14 @@ def _tool(given: Any) -> dict[str, Any]:
 
 
 def is_tool(given: Any) -> bool:
-    """Whether an item of a list says that the list is one of tools."""
+    """Whether an item of a list shows that it is a list of tools."""
     if isinstance(given, Mapping):
         return "function" in given or "parameters" in given
     return inspect.isfunction(given) or (isinstance(given, type) and issubclass(given, BaseModel))
 
 
-def _apart(schema: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
-    """Return a schema without its definitions, and those under names that begin with ``prefix``."""
+def _split_definitions(schema: Mapping[str, Any], prefix: str) -> tuple[Any, dict[str, Any]]:
+    """Return a schema without its definitions, and the definitions under names that begin with ``prefix``."""
 
     def renamed(part: Any) -> Any:
         if isinstance(part, Mapping):

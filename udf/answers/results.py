@@ -1,4 +1,4 @@
-"""From outcomes and parsed answers to a column."""
+"""Turns outcomes and parsed answers into a column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DETAILS: dict[str, tuple[DataType, Callable[[Outcome], Any]]] = {
     "completion_tokens": (DataType.int64(), lambda outcome: outcome.completion_tokens),
     "queue_seconds": (DataType.float64(), lambda outcome: outcome.queue_seconds),
 }
-"""What ``details=True`` tells of an outcome beside the value: type and content of each field."""
+"""The fields that ``details=True`` adds to the value: the type of each, and how to read it from an outcome."""
 
 
 def details_type(value: DataType) -> DataType:
@@ -31,9 +31,9 @@ def details_type(value: DataType) -> DataType:
 
 
 def value_array(parsed: list[Parsed], dtype: DataType) -> pa.Array:
-    """Return the values as Arrow has them. A value that its type doesn't take becomes an error in ``parsed``.
+    """Return the values as an Arrow array. A value that doesn't fit the type becomes an error in ``parsed``.
 
-    Validated values fit; one that a serializer of the user's own made may not.
+    Validated values fit. A value from a serializer that the user wrote may not.
     """
     arrow_type = dtype.to_arrow_dtype()
     try:
@@ -48,7 +48,7 @@ def value_array(parsed: list[Parsed], dtype: DataType) -> pa.Array:
 
 
 def result_series(outcomes: Sequence[Outcome], parsed: Sequence[Parsed], values: Any, dtype: DataType) -> Series:
-    """Return the column with details: ``dtype`` is that of ``details_type``."""
+    """Return the column with details. ``dtype`` is the type that ``details_type`` returned."""
     columns = {"value": values}
     for name, (field, content) in DETAILS.items():
         columns[name] = pa.array([content(outcome) for outcome in outcomes], type=field.to_arrow_dtype())

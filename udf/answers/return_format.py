@@ -1,4 +1,4 @@
-"""``return_format``: what holds the model's output, what type its column has, and how a text becomes a value."""
+"""``return_format``: the constraint on the model's output, the type of its column, and how a text becomes a value."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Parsed(NamedTuple):
 
 @dataclass(frozen=True)
 class ReturnFormat:
-    """What every answer of one expression has to be. Picklable.
+    """The format that every answer of one expression must have. Picklable.
 
     Args:
-        constraint: what vLLM holds the output to. None: free text.
+        constraint: the constraint that vLLM enforces on the output. None: free text.
         dtype: type of the value's column.
-        python_type: the type that validates the output. None: ``constraint`` alone.
+        python_type: the type that validates the output. None: only ``constraint`` does.
         json_text: JSON pointers of the parts that the column holds as JSON text.
-        forms: the formats by name, where each row has its own. ``constraint`` is None then, ``dtype`` a struct of them.
+        forms: the formats by name, if each row has its own. Then ``constraint`` is None and ``dtype`` a struct of them.
     """
 
     constraint: Constraint | None
@@ -60,23 +60,23 @@ class ReturnFormat:
         enforce: Literal["strict", "validate"] = "strict",
         backend: Literal["auto", "xgrammar", "guidance"] = "auto",
     ) -> ReturnFormat:
-        """Understand the ``return_format`` argument of ``prompt()``; which are understood is said there.
+        """Return the format for the ``return_format`` argument of ``prompt()``. That function's docstring lists them.
 
         Raises:
-            SchemaError: it is none of these, or cannot be used; the message says why and what to write instead.
+            SchemaError: it is not one of them, or can't be used. The message says why, and what to write instead.
         """
         if isinstance(return_format, PerRow):
             forms = {n: cls.of(f, enforce=enforce, backend=backend) for n, f in return_format.formats.items()}
             dtype = DataType.struct({name: form.dtype for name, form in forms.items()})
             pointers = [f"/{name}{pointer.rstrip('/')}" for name, form in forms.items() for pointer in form.json_text]
             return cls(None, dtype, json_text=pointers, forms=forms)
-        form = cls._understood(return_format)
+        form = cls._of_argument(return_format)
         if form.constraint is None:
             return form
         return replace(form, constraint=replace(form.constraint, enforce=enforce, backend=backend))
 
     @classmethod
-    def _understood(cls, given: Any) -> ReturnFormat:
+    def _of_argument(cls, given: Any) -> ReturnFormat:
         text = DataType.string()
         if given is None or given is str:
             return cls(None, text)
@@ -132,36 +132,36 @@ class ReturnFormat:
 
     @property
     def constraints(self) -> list[Constraint]:
-        """What answers are held to: of each format, where each row has its own."""
+        """The constraints on answers: one for each format, if each row has its own."""
         return [form.constraint for form in (self.forms or {"": self}).values() if form.constraint is not None]
 
     def of_row(self, name: str | None) -> ReturnFormat:
         """Return the format of a row.
 
         Raises:
-            SchemaError: there is none of this name.
+            SchemaError: there is no format of this name.
         """
         if not self.forms:
             return self
         if name is None or name not in self.forms:
-            raise SchemaError(f"there is no format {name!r}: the column names one of {', '.join(self.forms)}.")
+            raise SchemaError(f"there is no format {name!r}: the column must name one of {', '.join(self.forms)}.")
         return self.forms[name]
 
     def parse_row(self, name: str | None, text: str) -> Parsed:
-        """Do as ``parse`` does for a row whose format has this name."""
+        """Parse the text of a row with the format ``name``, as ``parse`` does."""
         if not self.forms:
             return self.parse(text)
         parsed = self.of_row(name).parse(text)
         return parsed if parsed.error is not None else Parsed({**dict.fromkeys(self.forms), str(name): parsed.value})
 
     def parse_outcome(self, name: str | None, outcome: Outcome) -> Parsed:
-        """Return the value of a row whose format has this name; an outcome that is an error stays one."""
+        """Return the value of a row with the format ``name``. An outcome with an error stays an error."""
         if outcome.error is not None or outcome.text is None:
             return Parsed(None, outcome.error)
         return self.parse_row(name, outcome.text)
 
     def parse(self, text: str) -> Parsed:
-        """Turn the model's text into a value of ``dtype``; an answer that doesn't satisfy the format is an error."""
+        """Turn the model's text into a value of ``dtype``. A text that doesn't satisfy the format becomes an error."""
         constraint = self.constraint
         if constraint is None:
             return Parsed(text)
@@ -172,10 +172,10 @@ class ReturnFormat:
             matches = re.fullmatch(constraint.regex, text) is not None
             return Parsed(text) if matches else _invalid(f"the pattern doesn't match {text[:200]!r}")
         if constraint.grammar is not None:
-            return Parsed(text)  # nobody but the backend can tell, and it wrote nothing else
+            return Parsed(text)  # only the backend can check it, and it allowed nothing else
         try:
             if self.python_type is not None:
-                # Dumped at once: only then is a value in JSON's terms, with dates and decimals as texts.
+                # Dump the value at once: this gives JSON types, with dates and decimals as text.
                 value = self._adapter.dump_python(self._adapter.validate_json(text), mode="json", by_alias=True)
             else:
                 value = pydantic_core.from_json(text, allow_inf_nan=False)
@@ -191,7 +191,7 @@ class ReturnFormat:
             return _invalid(str(e))
 
     def python_value(self, text: str) -> Any:
-        """Return what an answer that ``parse`` accepted is in Python; of a schema that isn't a type, its text."""
+        """Return a text that ``parse`` accepted as a value of ``python_type``; without such a type, the text itself."""
         return text if self.python_type is None else self._adapter.validate_json(text)
 
     @functools.cached_property
@@ -199,7 +199,7 @@ class ReturnFormat:
         return type_adapter(self.python_type)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be made anew, and what doesn't pickle."""
+        """Leave out the type adapter: it doesn't pickle, and it can be made again."""
         return {name: value for name, value in self.__dict__.items() if name != "_adapter"}
 
 
@@ -208,7 +208,7 @@ def _invalid(message: str) -> Parsed:
 
 
 def _choices(given: Any) -> Choice | None:
-    """Return the texts that a format lists, None if it does not: values that aren't texts are JSON."""
+    """Return the strings that a format lists, else None. An enum or ``Literal`` of other values becomes JSON."""
     if isinstance(given, Choice):
         return given
     if isinstance(given, type) and issubclass(given, enum.Enum):
@@ -229,11 +229,11 @@ def _read(path: Path) -> Mapping[str, Any]:
     except ValueError as e:
         raise SchemaError(f"{str(path)!r} is not JSON: {e}.") from None
     if not isinstance(schema, Mapping):
-        raise SchemaError(f"{str(path)!r} holds no JSON Schema: an object is one, got {type(schema).__name__}.")
+        raise SchemaError(f"{str(path)!r} holds no JSON Schema: it must be an object, got {type(schema).__name__}.")
     return schema
 
 
 @functools.lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    """Return the validator of a schema that was checked before; ``jsonschema.validate`` checks it with each value."""
+    """Return the validator of a schema that was checked before. ``jsonschema.validate`` checks it for each value."""
     return validator_of(json.loads(schema))

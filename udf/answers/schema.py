@@ -1,4 +1,4 @@
-"""From a JSON Schema to the type of a Daft column."""
+"""Turns a JSON Schema into the type of a Daft column."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HINTED: dict[str, DataType] = {
 
 
 def column_type(schema: Schema) -> DataType:
-    """Return the Daft type of values that satisfy ``schema``. See ``column_type_and_json`` for which."""
+    """Return the Daft type of values that satisfy ``schema``. ``column_type_and_json`` lists them."""
     return column_type_and_json(schema)[0]
 
 
@@ -44,14 +44,15 @@ def column_type_and_json(schema: Schema) -> tuple[DataType, list[str]]:
     ``integer``, ``number``, ``boolean``          int64, float64, bool
     ``object`` with ``properties``                struct
     ``object`` with ``additionalProperties``      map from string, if it is a schema with a type of its own
-    ``array`` with ``items``                      list; of ``minItems`` = ``maxItems`` too
-    ``array`` with ``prefixItems`` alone          struct of ``_0``, ``_1``, ... (of the names of a ``NamedTuple``)
+    ``array`` with ``items``                      list, also where ``minItems`` = ``maxItems``
+    ``array`` with ``prefixItems`` alone          struct of ``_0``, ``_1``, ... or of a ``NamedTuple``'s names
     a type or ``null``                            that type: every column takes nulls
     ``integer`` or ``number``                     float64
     anything else                                 string that holds JSON text
     ============================================  ==================================================================
 
-    The rest: objects with free keys, unions of unlike types, what refers to itself, arrays of any items.
+    Examples of "anything else": objects with free keys, unions of different types, schemas that refer to themselves,
+    and arrays of any items.
     """
     typing = _Typing(schema)
     return typing.type_of(schema, "", ()), list(dict.fromkeys(typing.json_text))

@@ -21,7 +21,7 @@ from daft_vllm.udf.answers.validation import is_resolved, validator_of
 
 CALL = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
 CALLS = DataType.struct({"content": DataType.string(), "tool_calls": DataType.list(CALL)})
-"""Type of the column: what the answer says beside its calls, and the calls, their arguments as JSON text."""
+"""Type of the column: the text of the answer beside its calls, and the calls with their arguments as JSON text."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,22 @@ class CallFormat(ReturnFormat):
 
         Args:
             tools: the tools.
-            tool_choice: ``"auto"``: free text, in which there may be calls. ``"required"``: one call at least, held to
-                the parameters. A tool's name: one call of it.
+            tool_choice: ``"auto"``: free text that may contain calls. ``"required"``: at least one call, constrained to
+                the tool's parameters. A tool's name: one call of that tool.
             parallel: whether an answer may have several calls.
             enforce: as ``prompt()`` takes it.
             backend: as ``prompt()`` takes it.
 
         Raises:
-            SchemaError: a tool's parameters are no schema, or can't be enforced; there is no tool of this name.
+            SchemaError: a tool's parameters are no schema or can't be enforced, or there is no tool ``tool_choice``.
         """
         parameters = {tool["name"]: tool["parameters"] for tool in tools.tools}
         for name, schema in parameters.items():
             try:
                 jsonschema.Draft202012Validator.check_schema(schema)
             except jsonschema.SchemaError as e:
-                said = f"the parameters of {name} are no JSON Schema, at {e.json_path}: {e.message}"
-                raise SchemaError(said) from None
+                message = f"the parameters of {name} are no JSON Schema, at {e.json_path}: {e.message}"
+                raise SchemaError(message) from None
             for reference in _references(schema):
                 if not is_resolved(schema, reference):
                     raise SchemaError(f"the parameters of {name} refer to {reference!r}, which is not there.")
@@ -81,12 +81,12 @@ class CallFormat(ReturnFormat):
         return cls(constraint, CALLS, parameters=parameters, most=most)
 
     def parse_outcome(self, name: str | None, outcome: Outcome) -> Parsed:
-        """Return the calls of an answer; one that its tool doesn't take makes the row an error."""
+        """Return the calls of an answer. A call that doesn't fit its tool makes the row an error."""
         if outcome.error is not None or outcome.text is None:
             return Parsed(None, outcome.error)
         try:
             return self._parsed(outcome.text, outcome.tool_answer)
-        except Exception as e:  # what a model can write is more than what validators foresee: half an emoji, 1e30
+        except Exception as e:  # models write things that validators don't expect: half an emoji, 1e30
             return _invalid(f"the calls can't be read: {type(e).__name__}: {e}")
 
     def _parsed(self, text: str, answer: ToolAnswer | None) -> Parsed:
@@ -95,7 +95,7 @@ class CallFormat(ReturnFormat):
             answer = ToolAnswer(None, tuple(calls))
         answer = answer._replace(calls=tuple(call._replace(arguments=call.arguments or "{}") for call in answer.calls))
         if self.most is not None and len(answer.calls) > self.most:
-            return _invalid(f"the model made {len(answer.calls)} calls, and {self.most} is allowed")
+            return _invalid(f"the model made {len(answer.calls)} calls, but only {self.most} is allowed")
         for call in answer.calls:
             wrong = self._wrong(call)
             if wrong is not None:
@@ -114,14 +114,14 @@ class CallFormat(ReturnFormat):
 
 
 def toolbox_of(tools: Tools, parser: str | None) -> Toolbox:
-    """Return what the engine is told of tools that the model may call.
+    """Return the tools that the model may call, as the engine takes them.
 
     Raises:
         OptionError: no parser is named.
     """
     if not parser:
         raise OptionError(
-            "tools need vLLM's name of the parser of the model's calls: tool_parser=\"hermes\" for Qwen, "
+            'tools need a parser for calls. Give its name in vLLM: tool_parser="hermes" for Qwen, '
             '"llama3_json" for Llama, "mistral", ... tool_choice="required" needs none.'
         )
     return Toolbox(tuple(json.dumps({"type": "function", "function": tool}) for tool in tools.tools), parser)

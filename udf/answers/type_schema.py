@@ -1,4 +1,4 @@
-"""From a Python type to a JSON Schema that a model can fill in and a Daft column can hold."""
+"""Turns a Python type into a JSON Schema that a model can fill in and a Daft column can hold."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from daft_vllm.engine.constraints.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_
 from daft_vllm.errors import SchemaError
 
 TYPE_HINT = "x-daft-type"
-"""A keyword beside the others: the column's type, where they alone don't say it."""
+"""An extra schema keyword: the column's type, where the other keywords don't say it."""
 NAMES_HINT = "x-daft-names"
-"""The names of a tuple's fields."""
+"""An extra schema keyword: the names of a tuple's fields."""
 _WIDEST_DECIMAL = (38, 9)
-"""Digits in all and behind the point of a ``Decimal`` without bounds. 38 is the most that Arrow's decimal128 holds."""
+"""All digits, and digits after the point, of a ``Decimal`` without bounds. Arrow's decimal128 holds at most 38."""
 _TIME_OF_DURATION = "([0-9]{1,2}H([0-9]{1,2}M)?([0-9]{1,2}S)?|[0-9]{1,2}M([0-9]{1,2}S)?|[0-9]{1,2}S)"
 _DURATION_PATTERN = f"^P([0-9]{{1,6}}D(T{_TIME_OF_DURATION})?|T{_TIME_OF_DURATION})$"
 
 
 class ColumnSchema(GenerateJsonSchema):
-    """Pydantic's generator, except for types whose JSON Schema a grammar can't hold or says less than the type does."""
+    """Pydantic's generator, changed where a grammar can't enforce a type's schema, or it says less than the type."""
 
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
-        """A string of at most so many digits, since a JSON number isn't exact."""
+        """Return a string with a limited number of digits, since a JSON number isn't exact."""
         digits, places = _WIDEST_DECIMAL
         if schema.get("max_digits") is not None:
             digits, places = schema["max_digits"], min(places, schema["max_digits"])
         places = schema["decimal_places"] if schema.get("decimal_places") is not None else places
         if digits > _WIDEST_DECIMAL[0]:
-            raise SchemaError(f"a decimal column holds {_WIDEST_DECIMAL[0]} digits, max_digits={digits} are more.")
+            raise SchemaError(f"a decimal column holds at most {_WIDEST_DECIMAL[0]} digits, got max_digits={digits}.")
         whole = digits - places
         sign = "" if min(map(float, (schema.get("ge", -1), schema.get("gt", -1)))) >= 0 else "-?"
         before = f"(0|[1-9][0-9]{{0,{whole - 1}}})" if whole > 0 else "0"
@@ -47,35 +47,35 @@ class ColumnSchema(GenerateJsonSchema):
         }
 
     def datetime_schema(self, schema: Any) -> JsonSchemaValue:
-        """With an offset only where the type demands one."""
+        """Return a date and time, with an offset only if the type requires one."""
         if schema.get("tz_constraint") not in (None, "naive"):
             return {"type": "string", "format": "date-time"}
         return {"type": "string", "pattern": LOCAL_DATE_TIME_PATTERN, TYPE_HINT: "timestamp"}
 
     def time_schema(self, schema: Any) -> JsonSchemaValue:
-        """Without an offset, which a column of times doesn't hold."""
+        """Return a time without an offset, since a column of times can't hold one."""
         return {"type": "string", "pattern": CLOCK_PATTERN, TYPE_HINT: "time"}
 
     def timedelta_schema(self, schema: Any) -> JsonSchemaValue:
-        """Days and smaller: months have no fixed length."""
+        """Return a duration in days and smaller units, since months have no fixed length."""
         return {"type": "string", "pattern": _DURATION_PATTERN, TYPE_HINT: "duration"}
 
     def bytes_schema(self, schema: Any) -> JsonSchemaValue:
-        """Text, of which the column holds the UTF-8 bytes."""
-        said = super().bytes_schema(schema)
-        return {**{name: value for name, value in said.items() if name != "format"}, TYPE_HINT: "binary"}
+        """Return a string. The column holds its UTF-8 bytes."""
+        generated = super().bytes_schema(schema)
+        return {**{name: value for name, value in generated.items() if name != "format"}, TYPE_HINT: "binary"}
 
     def url_schema(self, schema: Any) -> JsonSchemaValue:
-        """With a host name; ``http`` and ``https`` unless the type names schemes."""
+        """Return a URL with a host name. Its scheme is ``http`` or ``https`` unless the type names others."""
         return {"type": "string", "pattern": url_pattern(list(schema.get("allowed_schemes") or ("http", "https")))}
 
     def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
-        """With the names of its fields, which JSON has no place for: it is an array."""
+        """Return an array, with the fields' names under ``NAMES_HINT``, since a JSON array has no names."""
         return {**super().named_tuple_schema(schema), NAMES_HINT: [field["name"] for field in schema["fields"]]}
 
 
 def type_adapter(python_type: Any) -> TypeAdapter[Any]:
-    """Return what validates values of a type.
+    """Return the adapter that validates values of a type.
 
     Raises:
         SchemaError: Pydantic doesn't understand the type.
@@ -87,7 +87,7 @@ def type_adapter(python_type: Any) -> TypeAdapter[Any]:
 
 
 def _with_readable_typed_dicts(given: Any) -> Any:
-    """Return a type without ``typing.TypedDict``, which Pydantic can't read before Python 3.12 but its backport."""
+    """Replace each ``typing.TypedDict`` in a type by its backport: Pydantic reads no other before Python 3.12."""
     if typing.is_typeddict(given) and type(given).__module__ == "typing" and sys.version_info < (3, 12):
         hints = typing.get_type_hints(given, include_extras=True)
         fields = {
@@ -109,9 +109,9 @@ def _with_readable_typed_dicts(given: Any) -> Any:
 
 
 def forget_surroundings(python_type: Any) -> None:
-    """Let a Pydantic model that was defined in a function forget the function's other names.
+    """Make a Pydantic model that was defined in a function forget the function's other names.
 
-    It keeps them to resolve annotations, and pickles them when it is sent to a worker: engines and open files too.
+    The model keeps them to resolve annotations. They are pickled with it for a worker, even engines and open files.
     """
     if isinstance(python_type, type) and issubclass(python_type, BaseModel):
         if not python_type.__pydantic_complete__ or python_type.__pydantic_parent_namespace__ is None:

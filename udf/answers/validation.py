@@ -1,4 +1,4 @@
-"""JSON Schema validation as answers need it: formats are checked, and decimal fractions are exact."""
+"""Validates answers against a JSON Schema: formats are checked, and decimal fractions are exact."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from referencing.exceptions import Unresolvable
 
 
 def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
-    """Decide as the text says: in binary fractions 2.13 would be no multiple of 0.01."""
+    """Compute with the decimal digits as written. In binary fractions, 2.13 would not be a multiple of 0.01."""
     if not validator.is_type(value, "number"):
         return
     with localcontext() as context:
-        context.prec = 700  # 1e308 over the smallest step
+        context.prec = 700  # digits, enough for 1e308 divided by the smallest step
         if Decimal(str(value)) % Decimal(str(step)):
             yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step}")
 
@@ -25,7 +25,7 @@ _Validator: Any = extend(jsonschema.Draft202012Validator, {"multipleOf": _multip
 
 
 def is_resolved(schema: Any, reference: str) -> bool:
-    """Whether a reference in a schema leads somewhere."""
+    """Whether the target of a reference exists in a schema."""
     try:
         validator_of(schema)._resolver.lookup(reference)
     except Unresolvable:
@@ -34,8 +34,8 @@ def is_resolved(schema: Any, reference: str) -> bool:
 
 
 def validator_of(schema: Any) -> Any:
-    """Return what checks values against a schema (draft 2020-12) that was checked itself before.
+    """Return the validator of a schema (draft 2020-12). The schema itself must have been checked before.
 
-    Formats are checked as far as the packages that know them are installed: ``pip install "daft-vllm[formats]"``.
+    A format is checked only if the package that knows it is installed: ``pip install "daft-vllm[formats]"``.
     """
     return _Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)

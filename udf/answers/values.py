@@ -1,4 +1,4 @@
-"""From parsed JSON to a value that a Daft column of some type holds."""
+"""Turns parsed JSON into a value for a Daft column of a given type."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 
 
 def to_column_value(value: Any, dtype: DataType) -> Any:
-    """Shape a parsed JSON value for a column of ``dtype``; what the type can't hold becomes JSON text.
+    """Convert a parsed JSON value for a column of ``dtype``. In a string column, other values become JSON text.
 
     Raises:
-        ValueError, OverflowError: an integer has more than 64 bits, a number is none that a double holds, a date isn't
-            one, a decimal has more digits than the column.
+        ValueError, OverflowError: an integer has more bits than the column, a number is too large for a double, a text
+            is not a date or time, or a decimal has more digits than the column.
     """
     if value is None:
         return None
@@ -53,7 +53,7 @@ def to_column_value(value: Any, dtype: DataType) -> Any:
 
 
 def _struct(value: Any, dtype: DataType) -> Any:
-    if isinstance(value, list):  # a tuple
+    if isinstance(value, list):  # a tuple is an array in JSON
         return {
             name: to_column_value(value[i] if i < len(value) else None, field)
             for i, (name, field) in enumerate(dtype.fields.items())
@@ -89,7 +89,7 @@ def _decimal(value: Any, dtype: DataType) -> decimal.Decimal:
 
 
 def _moment(value: Any, dtype: DataType) -> Any:
-    """Return a point in time as the column has it: in UTC, or without a zone."""
+    """Return a date or time in the column's form: in UTC, or without a time zone."""
     if isinstance(value, datetime.datetime) and dtype.is_timestamp():
         if dtype.timezone is None:
             return value.replace(tzinfo=None)

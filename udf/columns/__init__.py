@@ -1,1 +1,1 @@
-"""From the columns of a prompt to the messages that the engine takes."""
+"""Turns the columns of a prompt into the messages that the engine takes."""

@@ -1,4 +1,4 @@
-"""From the cells of a prompt's columns to what the engine takes."""
+"""Turns the cells of a prompt's columns into what the engine takes: text, parts or conversations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MEDIA_FIELDS: Mapping[str, PartKind] = {
 
 
 class _Cell(NamedTuple):
-    """An image in a column, made into an array when it is needed."""
+    """An image in a column. It becomes an array only when ``pixels`` is called."""
 
     column: Series
     place: int
@@ -49,9 +49,10 @@ class CellReader:
 
     Args:
         kinds: what each column of the first message holds, in the order of the prompt.
-        turns: for each turn that follows, what the columns of its message hold; before them the answer's column.
-        files: from where files may be read.
-        takes_images: whether the model takes images; asked if it matters.
+        turns: for each later turn, what the columns of its message hold. In the columns that ``prompts`` takes, the
+            column of the answer comes before them.
+        files: says where files may be read from.
+        takes_images: returns whether the model takes images. Called only for PDF documents.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class CellReader:
         self.columns = len(kinds) + sum(1 + len(turn) for turn in turns)
 
     def prompts(self, columns: Sequence[Series]) -> Iterator[Prompt | Outcome]:
-        """Return each row's prompt, or the outcome of a row that can't be asked.
+        """Return each row's prompt, or an error outcome if the row's cells can't be made into a prompt.
 
         Raises:
             OptionError: a column is of a type that can't be in a prompt.
@@ -83,7 +84,7 @@ class CellReader:
         return prompts
 
     def _messages(self, kinds: Sequence[PartKind], columns: Sequence[Series]) -> Iterator[Prompt | Outcome]:
-        """Return each row's message: a text, or parts; or a conversation."""
+        """Return each row's message: a text, a tuple of parts, or a whole conversation."""
         if len(columns) == 1 and kinds[0] == "auto":
             (column,) = columns
             if _is_conversation(column):
@@ -102,11 +103,11 @@ class CellReader:
             return Outcome.failed("invalid_prompt", f"the prompt can't be read: {type(e).__name__}: {e}")
 
     def _cells(self, kind: PartKind, column: Series) -> Iterator[Any]:
-        """Return the cells of a column as ``_contents`` takes them, with the kind of its strings."""
+        """Return pairs of ``kind`` and a cell, as ``_contents`` takes them."""
         dtype = column.datatype()
         if dtype.is_image() or dtype.is_fixed_shape_image():
             nulls = column.is_null().to_pylist()
-            for i in range(len(column)):  # all of them as arrays would take their memory twice
+            for i in range(len(column)):  # one by one: all of them as arrays would take the memory twice
                 yield kind, None if nulls[i] else _Cell(column, i)
         elif kind == "auto" and _is_plain(dtype):
             for text in _texts(column):
@@ -145,10 +146,13 @@ class CellReader:
         elif hasattr(value, "__array__"):
             yield _array_media(value, partial(image_from_array, value))
         else:
-            raise MediaError("invalid_media", f"a {type(value).__name__} can't be in a prompt")
+            raise MediaError(
+                "invalid_media",
+                f"a {type(value).__name__} can't be in a prompt: use text, bytes, a file, an image or an array",
+            )
 
     def _named(self, kind: PartKind, file: str | daft.File) -> Iterator[Content]:
-        """Return what a path, a URL or a file names; a medium is read when its row's turn comes."""
+        """Return the content of a file, or at a path or URL. Images and sounds are read when their row's turn comes."""
         name = file if isinstance(file, str) else file.path
         guessed, _ = mimetypes.guess_type(_file_name(name))
         known = _kind_of(guessed) if kind == "auto" and guessed is not None and _is_known(guessed) else kind
@@ -169,9 +173,7 @@ class CellReader:
             yield Media(known, partial(_DECODERS[known], data), hashlib.blake2b(data, digest_size=16).digest())
         else:
             if not is_document(mime):
-                raise MediaError(
-                    "invalid_media", f"{name} is of type {mime}: text, HTML, CSV, JSON, XML and PDF are read"
-                )
+                raise MediaError("invalid_media", f"{name} is of type {mime}: use text, HTML, CSV, JSON, XML or PDF")
             as_images = mime == PDF and self._takes_images()
             yield from document_contents(name, mime, data, as_images=as_images, max_pages=self._files.max_pages)
 
@@ -202,19 +204,19 @@ class CellReader:
             yield given["text"]
         elif kind in _MEDIA_FIELDS and kind in given:
             value = given[kind]
-            if isinstance(value, Mapping):  # as OpenAI has it
+            if isinstance(value, Mapping):  # OpenAI's form: an object with a URL, or with data in base64
                 value = value.get("url") or f"data:;base64,{value.get('data', '')}"
             yield from self._contents(_MEDIA_FIELDS[kind], value)
         else:
             raise MediaError(
                 "invalid_prompt",
-                f"message {number} has a part of type {kind!r}: known are text, {', '.join(_MEDIA_FIELDS)}, each with "
-                "its content under its own name",
+                f"message {number} has a part of type {kind!r}: use text, {', '.join(_MEDIA_FIELDS)}, and put the "
+                "content under the name of the type",
             )
 
 
 def _continued(number: int, so_far: Prompt | Outcome, answer: str | None, asked: Prompt | Outcome) -> Prompt | Outcome:
-    """Return the conversation that ``so_far``, an answer to it and the next message are."""
+    """Return ``so_far`` with its answer and the next message; an error outcome if one of them is null or failed."""
     if isinstance(so_far, Outcome):
         return so_far
     if isinstance(asked, Outcome):
@@ -240,7 +242,7 @@ def _array_media(array: Any, load: Callable[[], Any]) -> Media:
 
 
 def _file_name(url: str) -> str:
-    """Return a name to tell the model: no signature in a URL's query, nothing that isn't printed."""
+    """Return the file name that the model sees: without a URL's query, which may hold a signature, and printable."""
     if url.startswith("data:"):
         return "document"
     path = urlsplit(url).path if "://" in url else url
@@ -257,7 +259,7 @@ def _kind_of(mime: str) -> PartKind:
             return kind
     if is_document(mime):
         return "document"
-    raise MediaError("invalid_media", f"content of type {mime} can't be in a prompt: images, sounds and documents can")
+    raise MediaError("invalid_media", f"content of type {mime} can't be in a prompt: use images, sounds or documents")
 
 
 def _texts(column: Series) -> list[str | None]:
@@ -266,7 +268,7 @@ def _texts(column: Series) -> list[str | None]:
 
 
 def _is_plain(dtype: DataType) -> bool:
-    """Whether a column's cells are text, or are written as text."""
+    """Whether a column's cells are text, or are converted to text."""
     return bool(
         dtype.is_string()
         or dtype.is_numeric()
@@ -278,7 +280,7 @@ def _is_plain(dtype: DataType) -> bool:
 
 
 def _is_conversation(column: Series) -> bool:
-    """Whether the cells are lists of messages; told by the first where the column's type doesn't say it."""
+    """Whether the cells are lists of messages. In a column of Python objects, the first that isn't null decides."""
     dtype = column.datatype()
     if dtype.is_list() and dtype.dtype.is_struct():
         return "role" in dtype.dtype.fields
@@ -295,5 +297,5 @@ def _check_part(dtype: DataType) -> None:
     if inner.is_struct() or inner.is_map() or inner.is_interval():
         raise OptionError(
             f"a column of type {dtype} can't be part of a prompt: take a field of it, or write it as text. "
-            "A conversation (a list of structs with role and content) stands alone."
+            "A conversation (a list of structs with role and content) must be the only column in messages."
         )

@@ -1,4 +1,4 @@
-"""Documents in a prompt: text within a fence, PDF pages as images or as text."""
+"""Documents in a prompt: text between fences, PDF pages as images or as text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from daft_vllm.engine.requests.media import MediaError, image_from_array
 PDF = "application/pdf"
 TEXT_TYPES = ("application/json", "application/xml", "application/xhtml+xml", "application/x-ndjson")
 _LONGEST_SIDE = 1536
-"""Pixels of a page's longer side: 130 to an inch of A4, at which 8-point print can be read."""
-_pdfium = threading.Lock()  # it is for one thread at a time
+"""Pixels of a page's longer side. On A4 that is 130 per inch, enough to read 8-point print."""
+_pdfium = threading.Lock()  # only one thread at a time may use pdfium
 
 
 def is_document(mime: str) -> bool:
@@ -27,19 +27,20 @@ def is_document(mime: str) -> bool:
 
 
 def document_contents(name: str, mime: str, data: bytes, *, as_images: bool, max_pages: int) -> Iterator[Content]:
-    """Return the parts that a document is in a prompt, under its name and type.
+    """Return a document as parts of a prompt, with its name and type as a heading.
 
-    Text stands between fences that are longer than any in it, so that it can't seem to end before it does.
+    Text is put between fences. They are longer than any fence in the text, so nothing in it can look like its end.
 
     Args:
-        name: the file's.
-        mime: its type.
+        name: the file's name.
+        mime: its MIME type.
         data: its content.
-        as_images: PDF pages become images; else their text is taken.
-        max_pages: of a PDF.
+        as_images: True: PDF pages become images. False: only their text is used.
+        max_pages: the most pages that a PDF may have.
 
     Raises:
-        MediaError: it is broken, of an unknown type or encoding, or has too many pages.
+        MediaError: the document is broken, its text is neither UTF-8 nor UTF-16, or it is a PDF with too many pages or
+            without ``pypdfium2`` to read it.
     """
     if mime != PDF:
         yield f"{name} ({mime}):\n{_fenced(_decoded(name, data))}"

@@ -1,4 +1,4 @@
-"""Files and URLs that a table names: read through Daft, and only from where the caller allows."""
+"""Reads the files and URLs that a table names, and only from places that the caller allows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from daft_vllm.udf.columns import http
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
 _STORES = frozenset(("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf"))
-"""Schemes that Daft reads from the network. It takes others too, some of them for this machine's."""
+"""Schemes that Daft reads from the network. Daft knows more schemes, some of them for files of this machine."""
 
 
 @dataclass(frozen=True)
 class FileAccess:
-    """From where the files that a prompt's columns name may be read. Picklable.
+    """Says where the files that a prompt's columns name may be read from. Picklable.
 
-    A table of prompts is untrusted input: a path in it could be that of a key, a URL in it that of a service which only
-    this machine reaches. So no local file is read, and nothing from a private network, unless it is allowed here.
+    A table of prompts is untrusted input: a path in it could lead to a private key, and a URL to a service that only
+    this machine can reach. So local files and private networks are read only if they are allowed here.
 
-    What comes from a public HTTP server is fetched from the very address that was looked at, redirects too. All else
-    is read by Daft: object stores, local files, and HTTP where a private network is allowed or the environment names a
-    proxy, which then is what guards the network.
+    A file on a public HTTP server is fetched from exactly the address that was checked; this holds for redirects too.
+    Local files are opened directly. Daft reads all else: object stores, and HTTP if private networks are allowed or the
+    environment names a proxy. The proxy then has to guard the network.
 
     Args:
-        folders: local folders; files below them may be read, symbolic links resolved.
+        folders: local folders. Files below them may be read, after symbolic links are resolved.
         private_network: whether HTTP URLs may lead to addresses that are not public (``10.0.0.1``, ``localhost``).
-        io_config: Daft's, with the credentials of object stores, for example.
-        max_bytes: the largest file. Default 64 MiB.
+        io_config: Daft's settings, for example the credentials of object stores.
+        max_bytes: the size of the largest file. Default 64 MiB.
         max_pages: the most pages of a PDF. Default 32.
     """
 
@@ -62,7 +62,7 @@ class FileAccess:
             file: a file, a path, a URL that Daft reads, or a ``data:`` URL.
 
         Raises:
-            MediaError: it may not be read, isn't there, or is too large.
+            MediaError: the file may not be read, doesn't exist, is too large, or is a broken ``data:`` URL.
         """
         url = file if isinstance(file, str) else file.path
         try:
@@ -78,13 +78,13 @@ class FileAccess:
         return data
 
     def digest(self, file: daft.File | str) -> bytes:
-        """Return a digest of what ``read`` would return, as far as that can be told without reading."""
+        """Return a digest of the file's location and these settings. It stands for the content, which is not read."""
         place = file if isinstance(file, str) else (file.path, file.position, file._inner.size())
         return hashlib.blake2b(repr((place, self)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _too_large(self, url: str) -> MediaError:
-        more = f"{url[:300]!r} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"
-        return MediaError("unavailable_media", more)
+        message = f"{url[:300]!r} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"
+        return MediaError("unavailable_media", message)
 
     def _read(self, url: str, file: daft.File | str) -> bytes:
         scheme = found[1].lower() if (found := _SCHEME.match(url)) else ""
@@ -94,7 +94,7 @@ class FileAccess:
             if not any(os.path.commonpath((folder, path)) == folder for folder in self.folders):
                 raise MediaError(
                     "unavailable_media",
-                    f"{url!r} is a local file, and below no folder that may be read. Allow one: "
+                    f"{url!r} is a local file, and below no folder that may be read. Allow its folder: "
                     "prompt(..., files=FileAccess(folders=[...]))",
                 )
             with open(path, "rb") as local:  # the path that was checked
@@ -103,7 +103,9 @@ class FileAccess:
         if scheme in ("http", "https") and not self.private_network and not http.has_proxy(url):
             return http.fetch_public(url, most, start)
         if scheme not in _STORES:
-            raise MediaError("unavailable_media", f"{url[:300]!r}: {scheme} is none of {', '.join(sorted(_STORES))}")
+            raise MediaError(
+                "unavailable_media", f"{url[:300]!r}: the scheme {scheme} is none of {', '.join(sorted(_STORES))}"
+            )
         opened = daft.File(url, self.io_config) if isinstance(file, str) else file
         if opened.position is None and opened.size() > self.max_bytes:
             raise self._too_large(url)
@@ -114,15 +116,15 @@ class FileAccess:
 
 def _path_of(url: str, scheme: str) -> str:
     if scheme and not url[len(scheme) :].startswith(":///"):
-        raise MediaError("unavailable_media", f"{url[:300]!r} is no file: URL of this machine: file:///path")
+        raise MediaError("unavailable_media", f"{url[:300]!r} is no file: URL of this machine: write file:///path")
     path = url[len(scheme) + 3 :] if scheme else url
     if path.startswith("~"):
-        raise MediaError("unavailable_media", f"{url[:300]!r} is relative to a home folder: write the whole path")
+        raise MediaError("unavailable_media", f"{url[:300]!r} is relative to a home folder: write the full path")
     return path
 
 
 def _range_of(file: daft.File | str, most: int) -> tuple[int, int]:
-    """Return at which byte a file begins, and how many to read."""
+    """Return the byte at which a file begins, and how many bytes to read at most."""
     if isinstance(file, str) or file.position is None:
         return 0, most
     size = file._inner.size()
@@ -132,7 +134,7 @@ def _range_of(file: daft.File | str, most: int) -> tuple[int, int]:
 def _from_data_url(url: str) -> bytes:
     head, _, data = url.partition(",")
     if not head.endswith(";base64"):
-        raise MediaError("invalid_media", f"a data: URL is read in base64 only, got {head[:60]!r}")
+        raise MediaError("invalid_media", f"a data: URL must be in base64, got {head[:60]!r}")
     try:
         return base64.b64decode(data, validate=True)
     except ValueError as e:

@@ -1,4 +1,4 @@
-"""Files from public HTTP servers: each address is looked at before it is connected to, redirects' too."""
+"""Fetches files from public HTTP servers. Each address is checked before it is connected to, also after a redirect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REDIRECTS = 5
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
 _RETRIES = 3
 _HOST_SECONDS = 60
-"""How long a host's addresses are taken for known."""
+"""How long the addresses of a host are cached at most."""
 _CHUNK = 1 << 20
 _MOST_SKIPPED = 64 << 20
-"""What is read and thrown away at most, to get at the middle of a file of a server that gives no ranges."""
+"""The most bytes that are read and thrown away to reach the middle of a file, where a server ignores ranges."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 def has_proxy(url: str) -> bool:
-    """Whether this machine reaches a URL through a proxy, which then is what guards the network."""
+    """Whether this machine reaches a URL through a proxy. The proxy then has to guard the network."""
     scheme, host = urlsplit(url).scheme.lower(), urlsplit(url).hostname or ""
     return scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
 
@@ -43,11 +43,12 @@ def has_proxy(url: str) -> bool:
 def fetch_public(url: str, most: int, start: int = 0) -> bytes:
     """Return the content at a URL from the byte ``start`` on, at most ``most`` bytes of it.
 
-    The connection goes to the very address that was found to be public, so that neither a redirect nor a second answer
-    of the name server leads elsewhere.
+    The connection goes to exactly the address that was found to be public. So neither a redirect nor a second answer
+    of the name server can lead elsewhere.
 
     Raises:
-        MediaError: it is at an address that isn't public, can't be reached, or takes too long.
+        MediaError: the address isn't public or can't be reached, the server answers with an error or redirects too
+            often, or the file takes too long.
     """
     until = time.monotonic() + TOTAL_SECONDS
     first = url
@@ -59,13 +60,15 @@ def fetch_public(url: str, most: int, start: int = 0) -> bytes:
             if response.status in (301, 302, 303, 307, 308) and "location" in response.headers:
                 url = urljoin(url, response.headers["location"])
                 continue
-            if response.status == 416:  # begins beyond the end
+            if response.status == 416:  # ``start`` is beyond the end of the file
                 return b""
             if response.status not in (200, 206):
                 raise MediaError("unavailable_media", f"{first!r}: the server answers {response.status}")
             skip = start if response.status == 200 else 0  # servers may ignore a range
             if skip > _MOST_SKIPPED:
-                raise MediaError("unavailable_media", f"{first!r}: the server gives no part of a file, only all of it")
+                raise MediaError(
+                    "unavailable_media", f"{first!r}: the server can't send a part of a file, only all of it"
+                )
             data = bytearray()
             while len(data) < most and (chunk := response.read(_CHUNK)):
                 data += chunk[skip:]
@@ -79,13 +82,15 @@ def fetch_public(url: str, most: int, start: int = 0) -> bytes:
 
 
 def _place(url: str) -> _Place:
-    """Take a URL apart; what others might read otherwise is refused."""
+    """Split a URL into its parts. A URL that another parser could read differently is refused."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
-        raise MediaError("unavailable_media", f"redirected to {url[:200]!r}")
+        raise MediaError("unavailable_media", f"redirected to {url[:200]!r}, which is not HTTP")
     host, _, port = parts.netloc.rpartition(":") if re.search(r":[0-9]*$", parts.netloc) else (parts.netloc, "", "")
     if not _HOST.fullmatch(host) or "\\" in url or any(ord(c) <= 32 or ord(c) == 127 for c in url):
-        raise MediaError("unavailable_media", f"{url[:200]!r} is no plain URL: it has a user, a blank or a backslash")
+        raise MediaError(
+            "unavailable_media", f"{url[:200]!r} is no plain URL: it has a user name, a space or a backslash"
+        )
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     ascii_target = "".join(c if c.isascii() else quote(c) for c in target)
     return _Place(parts.scheme, host, int(port or (443 if parts.scheme == "https" else 80)), ascii_target)
@@ -120,7 +125,7 @@ def _answer(place: _Place, address: str, headers: Mapping[str, str]) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _addresses(host: str, minute: int) -> tuple[str, ...]:
-    """Return the addresses of a host; ``minute`` lets answers grow old."""
+    """Return the addresses of a host. ``minute`` is part of the cache's key, so that cached answers expire."""
     try:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError) as e:
@@ -129,7 +134,7 @@ def _addresses(host: str, minute: int) -> tuple[str, ...]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet."""
+    """Whether an IP address is public, that is, on the internet."""
     return ipaddress.ip_address(address.split("%")[0]).is_global
 
 

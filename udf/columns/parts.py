@@ -1,4 +1,4 @@
-"""What the columns of a prompt hold: said where the prompt is written."""
+"""Parts of a prompt: each is a column, marked with what it holds (images, sounds or documents)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from daft_vllm.engine.requests.content import Message
 from daft_vllm.errors import OptionError
 
 PartKind = Literal["auto", "image", "audio", "document"]
-"""``"auto"``: by the type of the column, and by the content of bytes and files."""
+"""What a column holds. ``"auto"`` decides by the column's type, and for bytes and files by their name or content."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Part:
 def image(column: daft.Expression) -> Part:
     """Say that a column of paths, URLs, files, bytes or arrays holds images; it may hold lists of them.
 
-    A string column is text unless this, or ``audio``, is said of it.
+    Without ``image``, ``audio`` or ``document`` a string column is text.
     """
     return Part("image", _column(column, "image"))
 
@@ -44,21 +44,21 @@ def audio(column: daft.Expression) -> Part:
 def document(column: daft.Expression) -> Part:
     """Say that a column of paths, URLs, files or bytes holds documents; it may hold lists of them.
 
-    Text, Markdown, HTML, CSV, JSON and XML become text under the name of the file; pages of a PDF become images where
-    the model takes them, and text otherwise.
+    Text, Markdown, HTML, CSV, JSON and XML become text, with the file's name above it. The pages of a PDF become
+    images if the model takes images, and text otherwise.
     """
     return Part("document", _column(column, "document"))
 
 
 Messages = daft.Expression | Part | Sequence[daft.Expression | Part]
-"""What a message is made of: a column, or several."""
+"""The content of a message: a column, or several in order."""
 
 
 def parts_of(messages: Messages) -> list[Part]:
-    """Return the parts of what ``prompt`` was given, in order.
+    """Return the parts of a message that was passed to ``prompt``, in order.
 
     Raises:
-        OptionError: it is something else.
+        OptionError: ``messages`` is neither a column nor a list of columns.
     """
     if isinstance(messages, (daft.Expression, Part)):
         messages = [messages]
@@ -73,7 +73,7 @@ def turns_of(turns: Sequence[tuple[daft.Expression, Messages]]) -> list[tuple[da
     """Return the turns of a conversation: the column of an answer, and the parts of the message after it.
 
     Raises:
-        OptionError: they are something else.
+        OptionError: ``turns`` is not a list of such pairs.
     """
     found = []
     for turn in turns:
@@ -84,10 +84,10 @@ def turns_of(turns: Sequence[tuple[daft.Expression, Messages]]) -> list[tuple[da
 
 
 def examples_of(examples: Sequence[tuple[str, Any]]) -> tuple[Message, ...]:
-    """Return the messages of questions and answers; an answer that is no text is told as JSON.
+    """Return the messages of example questions and their answers. An answer that isn't a string is written as JSON.
 
     Raises:
-        OptionError: they are something else.
+        OptionError: ``examples`` is not a list of such pairs, or an answer can't be written as JSON.
     """
     from pydantic_core import PydanticSerializationError, to_json
 

@@ -1,4 +1,4 @@
-"""Lines of a prompt template in the order in which rows share the most."""
+"""Orders the lines of a prompt template so that rows share the longest prefixes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from daft_vllm.udf.columns import template as templates
 logger = logging.getLogger("daft_vllm")
 
 SAMPLE_ROWS = 20_000
-"""Rows that the order is chosen from: enough to see what repeats, and looked through in seconds."""
+"""How many rows the order is chosen from: enough to see which values repeat, and read in seconds."""
 
 
 @dataclass(frozen=True)
 class SharedFirst:
-    """A template whose lines were put into another order, and what that is expected to save.
+    """A template with its lines in a new order, and the saving that is expected from it.
 
     Attributes:
         template: the new template.
         messages: the column that fills it, for ``prompt()``.
         columns: the columns in the order in which the template now names them.
-        sample_rows: rows that the figures below are about.
-        characters: characters of their prompts.
-        computed_before: those of them that the template's own order would have computed, had the cache room for all.
+        sample_rows: how many rows the figures below were counted on.
+        characters: characters in the prompts of these rows.
+        computed_before: characters that are computed with the original order, if the cache has room for every prefix.
         computed_after: the same for the new order.
     """
 
@@ -50,7 +50,7 @@ class SharedFirst:
     def sort(self, df: DataFrame) -> DataFrame:
         """Return ``df`` sorted so that rows that share a prefix follow each other.
 
-        Only needed where the rows in flight are few beside the table: the engine orders those by itself.
+        Only needed for a table with many more rows than are in flight at once: the engine orders the rows in flight.
         """
         return df.sort(list(self.columns))
 
@@ -69,7 +69,7 @@ class _Line(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """One line of the template over the sample: which text each row has there, and how long it is."""
+    """One line of the template in the sample: for each row, a number for the text that it has there, and its length."""
 
     codes: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
@@ -78,20 +78,20 @@ class _Values(NamedTuple):
 def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> SharedFirst:
     r"""Put the lines of a prompt template into the order in which rows share the longest prefixes.
 
-    vLLM computes a prefix that rows have in common once. A template that begins with the column that differs from row
-    to row shares nothing; the same lines with the repeating columns first share nearly all (arXiv 2403.05821).
+    vLLM computes a prefix that rows have in common only once. If a template begins with a column that differs from row
+    to row, the rows share nothing. With the repeating columns first, they share nearly all (arXiv 2403.05821).
 
-    Lines move only where that can't change what the prompt says: lines that name columns change places with each other,
-    and never pass a line without a column. Instructions above and a question below stay where they are. Write what must
-    stay together into one line.
+    Lines move only where that can't change what the prompt says. Only lines with columns are reordered; they never move
+    past a line without a column. So instructions above and a question below stay where they are. Write what must stay
+    together on one line.
 
     Args:
         df: the table.
         template: the prompt with columns in braces, one field per line: ``"Review: {text}\nProduct: {name}\nGood?"``.
-        sample: rows to look at, the first ones. They are read once, here.
+        sample: how many of the first rows to look at. They are read once, here.
 
     Returns:
-        The new template, the column for ``prompt()``, and what is expected to be saved; ``print()`` shows it.
+        The new template, the column for ``prompt()``, and the expected saving, which ``print()`` shows.
 
     Raises:
         OptionError: a field is not a column, or the template has none.
@@ -136,7 +136,7 @@ def _values(line: _Line, rows: dict[str, list[Any]]) -> _Values:
 
 
 def _blocks(lines: list[_Line]) -> list[list[int]]:
-    """Return runs of lines within which lines may change places."""
+    """Return the lines in runs. Lines of one run may be reordered; a line without columns is a run of its own."""
     blocks: list[list[int]] = []
     for i, line in enumerate(lines):
         if line.columns and blocks and lines[blocks[-1][-1]].columns:
@@ -147,7 +147,7 @@ def _blocks(lines: list[_Line]) -> list[list[int]]:
 
 
 def _best_order(block: list[int], values: list[_Values], above: list[int]) -> list[int]:
-    """Return the order of a block's lines that computes the least, by moving single lines until none helps."""
+    """Return the best order found for a block's lines: single lines move until no move saves more characters."""
     order = sorted(block, key=lambda i: (int(values[i].codes.max(initial=0)), block.index(i)))
     best = min((order, list(block)), key=lambda candidate: _computed([*above, *candidate], values))
     cost = _computed([*above, *best], values)
@@ -165,7 +165,7 @@ def _best_order(block: list[int], values: list[_Values], above: list[int]) -> li
 
 
 def _computed(order: list[int] | range, values: list[_Values]) -> int:
-    """Count the characters of all distinct prefixes: each line once per distinct text of it and all lines above."""
+    """Count the characters of all distinct prefixes: a line counts once per distinct text of it and the lines above."""
     total = 0
     groups: npt.NDArray[np.int64] | None = None
     for i in order:

@@ -15,14 +15,14 @@ from daft_vllm.errors import OptionError, suggest
 
 
 class Part(NamedTuple):
-    """Literal text, and the column that follows it; no column: the end of the template, or of a line."""
+    """Literal text, and the column that follows it. No column follows a doubled brace, or the end of the template."""
 
     text: str
     column: str | None
 
 
 def parse_template(template: str, columns: Iterable[str]) -> list[Part]:
-    """Take a template apart. Doubled braces stand for braces.
+    """Split a template into its parts. Doubled braces stand for braces.
 
     Raises:
         OptionError: a field is not one of ``columns``, or the template has none.
@@ -45,9 +45,9 @@ def parse_template(template: str, columns: Iterable[str]) -> list[Part]:
 
 
 def template(text: str, df: DataFrame) -> daft.Expression:
-    """Return the column that fills a text from those of ``df``: ``template("Summarise {title}: {body}", df)``.
+    """Return a column of prompts, filled from the columns of ``df``: ``template("Summarise {title}: {body}", df)``.
 
-    Values are put in as they are; braces in them mean nothing. A row with a null in one of the columns has a null
+    Values are inserted unchanged; braces in them have no meaning. A row with a null in one of the columns has a null
     prompt.
 
     Raises:

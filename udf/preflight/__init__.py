@@ -1,1 +1,1 @@
-"""What can be found wrong with a model before it is loaded."""
+"""Checks that find what is wrong with a model before it is loaded."""

@@ -1,4 +1,4 @@
-"""What an engine looks at right before it loads a model: minutes later the load would end in it."""
+"""Checks right before a model is loaded. Without them the load would fail with the same problem minutes later."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from daft_vllm.udf.preflight.model import Model
 logger = logging.getLogger("daft_vllm")
 
 _SMALLER_THAN_ITS_FILES = ("quantization", "cpu_offload_gb", "offload_backend")
-"""Engine arguments with which the weights take less of the GPU's memory than their files say."""
+"""With any of these engine arguments the weights take less of the GPU's memory than the size of their files."""
 
 
 def check_fits(config: EngineConfig) -> None:
-    """Raise what a load of minutes, or a download of hours, would end in; in the process that is to load the model.
+    """Raise now what would otherwise end a load after minutes, or a download after hours.
 
-    Estimates raise nothing: what the weights leave for the KV cache is said in a warning where it seems too little.
+    Call it in the process that will load the model. Estimates raise nothing: if the weights seem to leave too little
+    memory for the KV cache, a warning says so.
 
     Raises:
-        MissingPackageError: the model needs a Python package that isn't here.
-        ModelError: its weights don't fit the memory, or its files the disk.
-        DeviceError: somebody else holds a GPU's memory.
+        MissingPackageError: the model needs a Python package that isn't installed.
+        ModelError: its weights don't fit into the memory, or its files onto the disk.
+        DeviceError: something else uses a GPU's memory.
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
     model_checks.check_packages(model)
     if model.dummy:
         return
-    if config_of(model.name) is not None:  # else the hub would have to be asked for its size
+    if config_of(model.name) is not None:  # for other models the hub would have to be asked for the size
         model_checks.disk(model)
     weights = _weights(model, config)
     states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
@@ -47,9 +48,9 @@ def check_fits(config: EngineConfig) -> None:
 
 
 def with_card_settings(config: EngineConfig) -> EngineConfig:
-    """Return the config with what this process's card wants, where the job's settings leave it open.
+    """Return the config with the settings for this process's card. The job's own settings are kept.
 
-    Only the process that loads the model sees the card: a driver may have none, or another.
+    Only the process that loads the model sees the card: the driver may have no card, or a different one.
     """
     states = gpu_states(visible_gpus()[:1]) if config.gpus else []
     card = card_named(states[0].name) if states else None
@@ -60,12 +61,12 @@ def with_card_settings(config: EngineConfig) -> EngineConfig:
 
 
 def check_gpus(config: EngineConfig, weights: int | None, states: list[GpuState]) -> None:
-    """Raise if the weights alone are more than these GPUs give, or somebody else holds what they give.
+    """Raise if the weights alone need more memory than these GPUs give, or something else uses that memory.
 
     Args:
         config: how the engine is started.
-        weights: bytes of the model's weights. None: not known.
-        states: its GPUs.
+        weights: bytes of the model's weights. None: unknown.
+        states: the engine's GPUs.
     """
     utilization = utilization_of(config.engine_args, config.gpus)
     check_free(states, utilization)
@@ -75,7 +76,7 @@ def check_gpus(config: EngineConfig, weights: int | None, states: list[GpuState]
         raise ModelError(
             f"the weights take {split / GIB:.1f} GiB of each of {len(states)} GPUs, which give "
             f"{room / GIB:.1f}: use more GPUs (gpus=), a smaller model, or a quantized one. "
-            f"'daft-vllm config {config.model} --gpu' says what fits."
+            f"'daft-vllm config {config.model} --gpu' shows what fits."
         )
 
 

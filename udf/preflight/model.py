@@ -1,4 +1,4 @@
-"""What ``check`` looks at in a model: its files, what serves it, its chat template, its size."""
+"""Checks of a model for ``check``: its files, its architecture, the packages it needs, and its size."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ HUB_SECONDS = 5.0
 
 @dataclass
 class Model:
-    """A model, and what is found out about it on the way.
+    """A model, and what is known about it. Its properties are read when they are first used.
 
     Args:
-        name: as it was given.
-        engine_args: settings by name, the user's among them.
+        name: its name or folder, as the user gave it.
+        engine_args: settings by name, including the user's.
     """
 
     name: str
@@ -53,19 +53,19 @@ class Model:
         name = config.hub_name if config is not None else self.name
         try:
             found = try_to_load_from_cache(name, "config.json")
-        except ValueError:  # no name of a repository
+        except ValueError:  # not the name of a repository
             return None
         return Path(found).parent if isinstance(found, str) else None
 
     @functools.cached_property
     def config(self) -> ModelConfig:
-        """Its config, from its file here or from its ``config.json``. Raises ``ModelError``."""
+        """Its config: the one in this package, else one made from its ``config.json``. Raises ``ModelError``."""
         known = config_of(self.name)
         return known if known is not None else derived_config(str(self.folder or self.name))
 
     @property
     def tokenizer_of(self) -> str:
-        """Folder or name of the model whose tokenizer it has."""
+        """Folder or name of the model that its tokenizer comes from."""
         given = self.engine_args.get("tokenizer")
         return str(given.value if given is not None else self.folder or self.name)
 
@@ -76,7 +76,7 @@ class Model:
 
     @functools.cached_property
     def file_bytes(self) -> int | None:
-        """Bytes of its files of weights. None: they are not on this machine."""
+        """Bytes of its weight files. None: they are not all on this machine."""
         if self.folder is None or missing_weights(self.folder):
             return None
         return sum(path.stat().st_size for path in weight_files(self.folder))
@@ -88,15 +88,16 @@ class Model:
 
     @property
     def dummy(self) -> bool:
-        """Whether its weights are random numbers, and never read."""
+        """Whether its weights are random numbers, so that no weight file is read."""
         return bool(self.args.get("load_format") == "dummy")
 
 
 def files(model: Model) -> str:
-    """Return where the model is, and that it is whole.
+    """Return where the model's files are: complete in a folder, in a package, or on the hub.
 
     Raises:
-        ModelError: a file is missing, the hub doesn't have it or can't be asked, or a licence has to be accepted.
+        ModelError: a file is missing, the hub doesn't have the model or can't be asked, or its licence has to be
+            accepted.
     """
     known = config_of(model.name)
     folder = model.folder
@@ -143,7 +144,7 @@ def _on_hub(name: str, known: ModelConfig | None) -> str:
 
 
 def check_packages(model: Model) -> None:
-    """Raise ``MissingPackageError`` if the model needs a Python package that isn't here."""
+    """Raise ``MissingPackageError`` if the model needs a Python package that isn't installed."""
     kind = _model_type(model)
     needed = {
         name for known in known_models().values() if known.config.get("model_type") == kind for name in known.packages
@@ -167,20 +168,20 @@ def _model_type(model: Model) -> str | None:
 
 
 def served(model: Model) -> str:
-    """Return that the installed vLLM serves the architecture, and that the packages are here which it needs.
+    """Return the model's architecture, if the installed vLLM serves it and the packages that it needs are installed.
 
     Raises:
-        ModelError: it doesn't.
-        MissingPackageError: one is missing.
+        ModelError: vLLM doesn't serve it.
+        MissingPackageError: a package is missing.
     """
     check_packages(model)
     names = [str(name) for name in model.config.config.get("architectures") or ["?"]]
     known = vllm_architectures()
     if known is None:
-        return f"{names[0]}; vLLM is not installed here to be asked"
+        return f"{names[0]}; vLLM is not installed here, so this is not checked"
     if not set(names) & known:
         near = difflib.get_close_matches(names[0], known, n=1)
-        hint = f" The nearest that it serves is {near[0]}." if near else ""
+        hint = f" The most similar one that it serves is {near[0]}." if near else ""
         raise ModelError(f"the installed vLLM has no architecture {names[0]}.{hint} transformers may still run it.")
     return names[0]
 
@@ -193,17 +194,17 @@ def vllm_architectures() -> frozenset[str] | None:
 
 
 def memory(model: Model, card: Card | None, gpus: float) -> str:
-    """Return that the model fits a card; or, on a CPU, this machine's memory.
+    """Return how the model fits into a card's memory or, on a CPU, into this machine's.
 
     Raises:
-        ModelError: it doesn't, and what would.
+        ModelError: it doesn't fit. The message says what would.
     """
     config = model.config
     args = model.args
     weights = weights_of(config, args)
     if card is None:
         if gpus:
-            return f"{weights / GIB:.1f} GiB of weights; no card is known: gpu= names one"
+            return f"{weights / GIB:.1f} GiB of weights; no card is known: name one with gpu="
         free = check_machine(weights)
         return f"{weights / GIB:.1f} GiB of weights, {free / GIB:.1f} GiB of memory free"
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
@@ -216,7 +217,7 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
 
 
 def check_machine(weights: int) -> int:
-    """Return the bytes of this machine's memory that are free; raise ``ModelError`` if the weights take more."""
+    """Return the free bytes of this machine's memory. Raise ``ModelError`` if the weights take more."""
     free = psutil.virtual_memory().available
     if weights > free:
         raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
@@ -224,10 +225,10 @@ def check_machine(weights: int) -> int:
 
 
 def disk(model: Model) -> str:
-    """Return that there is room for the model's files.
+    """Return how much room the disk has for the model's files.
 
     Raises:
-        ModelError: there isn't.
+        ModelError: the files take more room than there is.
     """
     if model.dummy or model.file_bytes is not None:
         return "nothing to download"

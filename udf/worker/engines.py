@@ -1,4 +1,4 @@
-"""The engines of this process: opened on first use, reused by every expression that wants the same one."""
+"""The engines of this process: opened on first use, and shared by all expressions with the same config."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _open: dict[str, _Open] = {}
 
 
 def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus: bool = False) -> OfflineEngine:
-    """Return this process's engine for ``config``, loading the model if that was not done yet.
+    """Return this process's engine for ``config``. The model is loaded if no engine for ``config`` is open.
 
-    An engine that died is replaced. Idle engines with another config are closed first: two models seldom fit. Blocks
-    other callers while a model loads.
+    An engine that died is replaced. Idle engines with another config are closed first: two models seldom fit into
+    memory. Blocks other callers while a model loads.
 
     Args:
         config: how to start the engine.
         check_chat_template: refuse a model without a chat template.
-        claim_gpus: take free GPUs of this machine for it, because nobody else hands them out.
+        claim_gpus: take free GPUs of this machine for the engine, because nothing else assigns GPUs.
 
     Raises:
         DeviceError: too few GPUs are free.
@@ -65,7 +65,7 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
 
 
 def close_engines() -> None:
-    """Close every engine of this process: their memory and their GPUs are free again."""
+    """Close every engine of this process. This frees their memory and their GPUs."""
     with _lock:
         for opened in _open.values():
             opened.close()

@@ -1,4 +1,4 @@
-"""How a UDF process ends."""
+"""Ends a UDF process quickly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 
 
 def leave_quickly() -> None:
-    """Let a UDF process of Daft's native runner end without tearing torch down.
+    """Make a UDF process of Daft's native runner exit without the slow shutdown of torch.
 
-    Daft waits 5 seconds for it and then reports an error; torch and vLLM alone may take 3 of them. By then every batch
-    has been handed over. Registered before the engine is opened, so it runs after the engine's own exit function.
+    Daft waits 5 seconds for the process to exit, and then reports an error. The shutdown of torch and vLLM alone may
+    take 3 of them. By then every batch has been returned. Call this before the engine is opened: exit functions run in
+    reverse order, so this one runs after the engine's own.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == "daft.execution.udf_worker":

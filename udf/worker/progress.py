@@ -1,4 +1,4 @@
-"""Live counters from worker processes to whoever watches, through small files in one folder."""
+"""Passes live counters from worker processes to a process that watches, through small files in one folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITE_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes the counters that ``read`` returns to a file of its own in ``folder``, as long as that is there."""
+    """Writes the counters that ``read`` returns to a file of its own in ``folder``, until the folder is removed."""
 
     def __init__(self, folder: str, read: Callable[[], Mapping[str, float]]) -> None:
         self._path = Path(folder) / f"{os.getpid()}-{uuid.uuid4().hex}.json"
@@ -28,8 +28,8 @@ class ProgressWriter:
         self._thread.start()
 
     def write(self) -> None:
-        """Write the counters now. A folder that is gone means that nobody watches any more."""
-        # Read and written in one go: what was read earlier must not be written later.
+        """Write the counters now. If the folder is gone, nobody watches any more, and nothing is written."""
+        # Read and write under one lock: older counters must not replace newer ones.
         with self._lock, contextlib.suppress(OSError):
             part = self._path.with_suffix(".part")
             part.write_text(json.dumps(self._read()), encoding="utf-8")
@@ -42,7 +42,7 @@ class ProgressWriter:
 
 
 def read_progress(folder: str) -> dict[str, float]:
-    """Return every worker's counters in ``folder`` together, by the names of ``EngineStats``, and ``workers``.
+    """Return the counters of all workers in ``folder``, by the names of ``EngineStats``, and the number of ``workers``.
 
     They are sums, except ``mean_running``, which is the mean over all steps, and ``peak_running``, the highest.
     """

@@ -14,13 +14,13 @@ __all__ = ["ARMS", "Arm", "ArmEntry", "EngineSetting", "Measured", "NotExpressib
 
 @dataclass(frozen=True)
 class ArmEntry:
-    """What the runner knows of an arm without importing it.
+    """What the runner knows about an arm without importing it.
 
     Args:
-        factory: ``module:name`` of what is called with the arm's name and an ``EngineSetting``.
-        keeps_engine: whether the engine outlives a query. Where it doesn't, a warm-up would warm nothing.
-        only: the workloads that the arm exists for. Empty: all.
-        environment: variables of its process, on top of the suite's.
+        factory: ``module:name`` of a callable that takes the arm's name and an ``EngineSetting``.
+        keeps_engine: whether the engine stays after a query. If it doesn't, a warm-up would have no effect.
+        only: the workloads that the arm runs. Empty: all.
+        environment: environment variables of its process, in addition to the suite's.
     """
 
     factory: str
@@ -35,23 +35,23 @@ ARMS: dict[str, ArmEntry] = {
     "naive-64": ArmEntry("naive:Naive"),
     "naive-all": ArmEntry("naive:Naive"),
     "daft-provider": ArmEntry("daft_provider:DaftProvider"),
-    # How a table comes matters where rows that are apart share what the cache can't hold.
+    # Whether a table comes in pieces matters if rows far apart share more prefixes than fit into the cache.
     "daft-provider-small": ArmEntry("daft_provider:DaftProvider", only=("pressure",)),
-    # Ray's workers run at niceness 15: whatever else the machine does would cost this arm more than the others.
+    # Ray's workers run at niceness 15: any other load of the machine would slow this arm more than the others.
     "ray-data": ArmEntry("ray_data:RayData", keeps_engine=False, environment={"RAY_worker_niceness": "0"}),
     "offline-loop": ArmEntry("offline_loop:OfflineLoop"),
     "ours": ArmEntry("ours:Ours", keeps_engine=False),
     "ours-stream": ArmEntry("ours:OursStream"),
     "ours-stream-64": ArmEntry("ours:OursStream"),
     "ours-stream-small": ArmEntry("ours:OursStream", only=("pressure",)),
-    # An empty variable counts as the user's own, and is kept.
+    # daft-vllm takes an empty variable as the user's own choice, and keeps it.
     "ours-stream-plain": ArmEntry("ours:OursStream", environment={"GLIBC_TUNABLES": ""}),
     "ours-shared": ArmEntry("ours:OursStream", only=("table",)),
 }
 
 
 def create_arm(name: str, setting: EngineSetting) -> Arm:
-    """Return the arm of that name; nothing is loaded yet.
+    """Return the arm of that name, without loading anything.
 
     Raises:
         KeyError: there is no such arm.

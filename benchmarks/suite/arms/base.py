@@ -1,4 +1,4 @@
-"""What every arm does, and what it hands back."""
+"""The interface of the arms: what each does, and what it returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import daft
 
 PIECES = 20
-"""Pieces in which a table comes to the arms that end in ``-small``, as from as many files or row groups."""
+"""Pieces of the table in the arms that end in ``-small``, as if it came from as many files or row groups."""
 
 
 class NotExpressible(Exception):
@@ -38,12 +38,12 @@ class Measured(NamedTuple):
     """One run of one job.
 
     Attributes:
-        seconds: from the prompts in memory to all texts in memory, without loading the model.
+        seconds: time from the prompts in memory to all texts in memory, without loading the model.
         texts: the answers in the order of the rows; None for a row that failed.
         prompt_tokens: prompt tokens of all rows, counted by vLLM.
-        cached_tokens: those of them that came from the prefix cache. None: the arm doesn't tell.
-        mean_running: running sequences, averaged over the scheduler's steps. None: the arm doesn't tell.
-        load_seconds: what loading took, where this run had to do it. None: the engine was there.
+        cached_tokens: those of them that came from the prefix cache. None: the arm doesn't report it.
+        mean_running: running sequences, averaged over the scheduler's steps. None: the arm doesn't report it.
+        load_seconds: time of loading, if this run had to load. None: the engine was loaded already.
     """
 
     seconds: float
@@ -65,7 +65,7 @@ class Arm(Protocol):
         """Answer the job.
 
         Raises:
-            NotExpressible: the arm has no way to say it.
+            NotExpressible: the arm's interface can't express the job.
         """
         ...
 
@@ -76,7 +76,7 @@ class Arm(Protocol):
 
 def job_table(columns: Mapping[str, Sequence[Any]], *, in_pieces: bool = False) -> daft.DataFrame:
     """Return a table of ``columns`` in memory, as Daft takes it: whole, or in ``PIECES`` pieces one after the other."""
-    import daft  # which the arms without a table do without
+    import daft  # here: arms without a table don't need it
 
     table = daft.from_pydict(dict(columns))
     return table.into_batches(max(1, len(next(iter(columns.values()))) // PIECES)) if in_pieces else table

@@ -18,13 +18,13 @@ from benchmarks.suite.job import Job
 class DaftProvider:
     """``daft-provider``: buffers of 5,000 rows, its default; ``daft-provider-small``: of a tenth of the rows.
 
-    The latter stands for a table that is larger than the buffer, in proportion. It comes in pieces, as from files or
-    row groups: of a table that comes whole, as one in memory does, the provider sorts all rows, whatever its buffer's
-    size.
+    The second one stands for a table that is larger than the buffer, in proportion. Its table comes in pieces, as from
+    files or row groups. If a table comes whole, as one in memory does, the provider sorts all its rows, whatever the
+    size of the buffer.
 
-    The provider builds its engine within each query. ``open`` builds one with the same class and arguments, and the
-    executor of each query is handed that one. Its event loop has to be the first executor's too, because vLLM's output
-    handler lives there. Both favour the peer: no query of it pays for loading. Nothing else of it is changed.
+    The provider builds its engine within each query. Here ``open`` builds one with the same class and arguments, and
+    the executor of each query gets that one. All executors have to use the event loop of the first one, because vLLM's
+    output handler runs there. Both favour the peer: none of its queries pays for loading. Nothing else is changed.
     """
 
     def __init__(self, name: str, setting: EngineSetting) -> None:
@@ -71,11 +71,11 @@ class DaftProvider:
         return Measured(seconds, texts, counts.prompt_tokens, counts.cached_tokens, counts.mean_running)
 
     def close(self) -> None:
-        """Nothing: the engine ends with the process."""
+        """Do nothing: the engine ends with the process."""
 
 
 def _hand_out(engine: Any, engine_class: Any) -> None:
-    """Give ``engine`` to whoever builds one, and the first executor's event loop to every later executor."""
+    """Return ``engine`` to every caller that builds one, and give the first executor's event loop to all later ones."""
     from daft.execution import vllm as peer
 
     executor_class: Any = peer.LocalVLLMExecutor
@@ -89,13 +89,13 @@ def _hand_out(engine: Any, engine_class: Any) -> None:
             return
         new_event_loop = asyncio.new_event_loop
 
-        def noted() -> asyncio.AbstractEventLoop:
+        def keep_loop() -> asyncio.AbstractEventLoop:
             asyncio.new_event_loop = new_event_loop
             loops.append(new_event_loop())
             return loops[0]
 
-        # The peer's own method makes the loop and then runs it for ever: the one call it makes is noted.
-        asyncio.new_event_loop = noted
+        # The peer's own method creates the loop and then runs it for ever. Its one call is replaced, to get the loop.
+        asyncio.new_event_loop = keep_loop
         run_event_loop(executor)
 
     engine_class.from_engine_args = classmethod(lambda cls, *args, **kwargs: engine)

@@ -15,8 +15,8 @@ from benchmarks.suite.arms.sampling import sampling_params
 from benchmarks.suite.counters import EngineCounter
 from benchmarks.suite.job import Job
 
-# The class that Daft instantiates for each query would load the model again. It takes this one instead, which favours
-# the peer: no query of it pays for loading.
+# Daft instantiates the class for each query, and each instance would load the model again. It uses this engine instead,
+# which favours the peer: none of its queries pays for loading.
 _loaded: dict[str, Any] = {}
 # Daft calls batches from several threads, and LLM is not thread-safe.
 _lock = threading.Lock()
@@ -46,7 +46,7 @@ class Naive:
         self._counter = EngineCounter()
 
     def open(self) -> float:
-        """Start the engine that every query will find."""
+        """Start the engine that every query uses."""
         _loaded["llm"], self._counter, seconds = load_llm(self._setting)
         return seconds
 
@@ -61,7 +61,7 @@ class Naive:
 
         before = self._counter.counts.copy()
         started = time.monotonic()
-        # No use_process: the engine has to be found in this process.
+        # Without use_process: the class has to find the engine in this process.
         answer = daft.cls(Batched)(sampling_params(job))
         table = daft.from_pydict({"id": list(range(job.rows)), "prompt": list(job.prompts)})
         result = table.select(col("id"), answer(col("prompt"), col("id")).alias("text")).to_pydict()

@@ -28,8 +28,8 @@ MODEL = "model"
 class OfflineLoop:
     """``offline-loop``: ``/v1/completions`` over loopback, rows in the table's order.
 
-    The server's gauge of running sequences is read once a second; their mean over these samples is not quite the mean
-    over steps that other arms have.
+    The server's gauge of running sequences is read once a second. The mean over these samples is not quite the same as
+    the mean over steps of the other arms.
     """
 
     def __init__(self, name: str, setting: EngineSetting) -> None:

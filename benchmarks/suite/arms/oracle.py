@@ -1,4 +1,4 @@
-"""The oracle: one ``LLM.generate`` over the whole list, sorted by tokens. What an offline job could take at best."""
+"""The oracle: one ``LLM.generate`` over the whole list, sorted by tokens: the best that an offline job could do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.suite.job import Job
 
 
 def load_llm(setting: EngineSetting) -> tuple[Any, EngineCounter, float]:
-    """Start vLLM's ``LLM``; return it, its counter and the seconds that it took."""
+    """Start vLLM's ``LLM``; return it, its counter, and the seconds that this took."""
     started = time.monotonic()
     from vllm import LLM
 
@@ -22,7 +22,7 @@ def load_llm(setting: EngineSetting) -> tuple[Any, EngineCounter, float]:
 
 
 class Oracle:
-    """``oracle-inproc`` and ``oracle-proc``: the core in this process or in a child, by an environment variable."""
+    """``oracle-inproc`` and ``oracle-proc``: the core in this process or a child; an environment variable decides."""
 
     def __init__(self, name: str, setting: EngineSetting) -> None:
         self._setting = setting

@@ -1,4 +1,4 @@
-"""daft-vllm's ``prompt``, with the engine in a process of its own and in the driver."""
+"""daft-vllm's ``prompt``, with the engine in its own process or in the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Answers(NamedTuple):
 
 
 class _Query:
-    """The query of one job: what every way of running it has in common."""
+    """The query of one job: the part that all arms of daft-vllm share."""
 
     def __init__(self, setting: EngineSetting, *, in_pieces: bool = False, **options: Any) -> None:
         self._setting = setting
@@ -50,7 +50,7 @@ class _Query:
         messages = col("prompt")
         if shared_fields_first:
             if job.table is None or job.template is None:
-                raise NotExpressible("the job's prompts come from no table")
+                raise NotExpressible("the job's prompts do not come from a table")
             table = daft.from_arrow(job.table.append_column("id", pa.array(range(job.rows))))
             messages = shared_first(table, job.template).messages
         answer = prompt(
@@ -63,7 +63,7 @@ class _Query:
             temperature=0.0,
             max_tokens=max_tokens,
             ignore_eos=job.ignore_eos,
-            # For the text as the model wrote it, and the tokens; it costs a little, and counts against us.
+            # Needed for the text as the model wrote it, and for the token counts. It costs a little time, against us.
             details=True,
             progress_folder=progress_folder,
             **self._options,
@@ -73,7 +73,7 @@ class _Query:
         return _Answers(
             in_row_order(result["id"], [one["text"] for one in answers], job.rows),
             sum(one["prompt_tokens"] for one in answers),
-            # A row that got the answer of a row like it counts as cached.
+            # A row that got the answer of an equal row counts as cached.
             sum(one["cached_tokens"] for one in answers),
         )
 
@@ -82,8 +82,8 @@ class Ours:
     """``ours``: the default, a process per engine, so that every query loads the model again.
 
     The worker writes its counters into the progress folder as soon as its engine is open, and after each batch. A
-    run's seconds go from the first time that file was written to the time it first counted every row as done: starting
-    and ending the process and loading the model are left out, as they are for the other arms.
+    run's seconds start when that file is first written, and end when it first counts every row as done. Starting and
+    ending the process and loading the model are left out, as they are for the other arms.
     """
 
     def __init__(self, name: str, setting: EngineSetting) -> None:
@@ -104,7 +104,7 @@ class Ours:
                 watch.stop()
             mean_running = _read_mean_running(folder)
         if watch.opened is None or watch.done is None:
-            raise RuntimeError("no progress file counted every row: the load cannot be told from the work")
+            raise RuntimeError("no progress file counted every row: loading and answering can't be timed apart")
         return Measured(
             watch.done - watch.opened,
             *answers,
@@ -121,11 +121,11 @@ class OursStream:
 
     ``ours-stream-small``: with a table that comes in pieces, as for ``daft-provider-small``.
 
-    ``ours-stream-plain``, on a CPU: with the memory settings and kernels that vLLM's core has in the other arms. What
-    is left is the order of the rows, their flow, and the front end.
+    ``ours-stream-plain``, on a CPU: with the memory settings and kernels that vLLM's core has in the other arms. The
+    remaining differences are the order of the rows, their flow, and the front end.
 
-    ``ours-shared``, for the workload ``table`` alone: the same, with the template's lines in the order in which rows
-    share the most. Choosing that order is timed too.
+    ``ours-shared``, only for the workload ``table``: like ``ours-stream``, with the template's lines in the order in
+    which rows share the most. Choosing that order is timed too.
     """
 
     def __init__(self, name: str, setting: EngineSetting) -> None:
@@ -149,7 +149,7 @@ class OursStream:
         return self._run(job, shared_fields_first=self._shared_fields_first)
 
     def close(self) -> None:
-        """Nothing: the engine ends with the process."""
+        """Do nothing: the engine ends with the process."""
 
     def _run(self, job: Job, *, shared_fields_first: bool) -> Measured:
         with tempfile.TemporaryDirectory(prefix="progress-") as folder:
@@ -161,7 +161,7 @@ class OursStream:
 
 
 class _FolderWatch:
-    """Notes when the worker's progress file appeared, and when it first said that every row is done."""
+    """Records when the worker's progress file appears, and when it first counts every row as done."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.opened: float | None = None
@@ -184,7 +184,7 @@ class _FolderWatch:
     def _look(self) -> None:
         for path in self._folder.glob("*.json"):
             try:
-                # From one open file: the worker replaces it while this looks.
+                # Both from one open file, because the worker may replace it in between.
                 with path.open(encoding="utf-8") as file:
                     changed = os.fstat(file.fileno()).st_mtime
                     done = json.load(file)["done"]
@@ -196,6 +196,6 @@ class _FolderWatch:
 
 
 def _read_mean_running(folder: str) -> float | None:
-    """Return what the query's worker counted, up to its last batch."""
+    """Return the mean number of running sequences that the query's worker counted, up to its last batch."""
     counters = read_progress(folder)
     return counters["mean_running"] if counters["steps"] else None

@@ -14,16 +14,16 @@ from benchmarks.suite.job import Job
 
 BATCH_SIZE = 64
 CPUS = 2
-# Ray sets OMP_NUM_THREADS to an actor's num_cpus, and vLLM then leaves the model that many threads.
+# Ray sets OMP_NUM_THREADS to an actor's num_cpus, and vLLM then gives the model only that many threads.
 THREADS = str(os.cpu_count())
 
 
 class RayData:
     """``ray-data``: its documented pipeline without the chat template, tokenized by the engine.
 
-    Each execution of the pipeline starts an actor that loads the model. The engine notes when each request arrived; a
-    run's seconds start at the first of these, so that loading is left out, and the pipeline's own start with it, which
-    favours the peer. Cached tokens and running sequences are not among what its rows tell.
+    Each execution of the pipeline starts an actor that loads the model. The engine records when each request arrives. A
+    run's seconds start at the first arrival. So loading is left out, and the start of the pipeline too, which favours
+    the peer. The rows report neither cached tokens nor running sequences.
     """
 
     def __init__(self, name: str, setting: EngineSetting) -> None:
@@ -36,7 +36,7 @@ class RayData:
             import ray.data.llm
         except ImportError as e:
             raise NotExpressible(f"ray.data.llm cannot be imported: {e}") from e
-        # Its workers import this module, to read rows as it does.
+        # Ray's workers have to import this module: it has the functions that they apply to rows.
         path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {"OMP_NUM_THREADS": THREADS, "PYTHONPATH": os.pathsep.join(path)}
         ray.init(
@@ -54,7 +54,7 @@ class RayData:
         from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
         started = time.time()
-        # What Ray reserves for the actor by default is a GPU for each engine.
+        # By default Ray reserves a GPU for the actor of each engine.
         placement = {"bundles": [{"CPU": 1}]} if self._setting.gpus == 0 else None
         config = vLLMEngineProcessorConfig(
             model_source=self._setting.model,

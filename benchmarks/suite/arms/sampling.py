@@ -14,7 +14,7 @@ def sampling_kwargs(job: Job, max_tokens: int) -> dict[str, Any]:
 
 
 def sampling_params(job: Job) -> list[Any]:
-    """Return vLLM's parameters row by row, rows with the same limit sharing theirs. Imports vLLM."""
+    """Return vLLM's parameters row by row; rows with the same limit share one object. Imports vLLM."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 

@@ -1,4 +1,4 @@
-"""The grammar libraries, one class each. A new one is a class here and a name in ``Backend``."""
+"""The grammar libraries, one class each. To add one, add a class here and a name in ``Backend``."""
 
 from __future__ import annotations
 

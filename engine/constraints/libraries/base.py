@@ -1,4 +1,4 @@
-"""What a grammar library is asked: one class for each, in a file of its own."""
+"""The interface of a grammar library. Each library is one class in a file of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from daft_vllm.engine.constraints.finding import Find, Finding, Node
 from daft_vllm.engine.constraints.patterns import Unsayable
 
 _LARGEST = 1_000_000
-"""Characters of a lowered schema: xgrammar compiles 340,000 in 9 seconds, 3.3 million in minutes and 8 GB."""
+"""The most characters of a lowered schema: xgrammar compiles 340,000 in 9 seconds, 3.3 million in minutes and 8 GB."""
 
 
 class Enforcement(NamedTuple):
@@ -21,8 +21,9 @@ class Enforcement(NamedTuple):
         backend: the library.
         kind: the field of vLLM's ``StructuredOutputsParams``.
         spec: the value of that field: for ``json`` a schema lowered for this library.
-        left: what a schema says and the library doesn't enforce; validation after generation has to.
-        narrow: whether the library refuses some strings that the schema accepts: with escapes beside a length.
+        left: parts of a schema that the library doesn't enforce. They have to be validated after generation.
+        narrow: whether the library refuses some strings that the schema accepts: those with escapes, where the schema
+            gives a length or a pattern.
     """
 
     backend: Backend
@@ -33,13 +34,13 @@ class Enforcement(NamedTuple):
 
 
 class StringRules(NamedTuple):
-    """What a schema says of a string.
+    """The rules of a schema for a string.
 
     Attributes:
-        low: characters at least.
-        high: characters at most. None: any number.
-        formats: names of formats, those that are asserted.
-        patterns: regular expressions, searched for.
+        low: the fewest characters.
+        high: the most characters. None: any number.
+        formats: names of the formats that have to be enforced.
+        patterns: regular expressions that are searched for.
     """
 
     low: int
@@ -56,34 +57,42 @@ class LoweredString(NamedTuple):
 
 
 class LoweredPattern(NamedTuple):
-    """A pattern in a library's syntax, None if it can't be written so, and whether it is narrow as above."""
+    """A pattern in a library's syntax, None if it can't be written in it, and whether it is narrow as above."""
 
     text: str | None
     narrow: bool = False
 
 
 class Library(ABC):
-    """A grammar library. It has no state: there is one object of each."""
+    """A grammar library. It has no state: there is one object of each class."""
 
     name: Backend
     formats: frozenset[str]
-    """Formats of strings that it enforces by itself, as strictly as the specification has them."""
+    """Formats of strings that it enforces by itself, as strictly as the specification demands."""
     integer_limit: int
-    """Integers that it can bound are at least minus this and less than this."""
+    """It can bound integers that are at least minus this limit and less than this limit."""
     builds_without_torch: bool
-    """Whether a grammar can be built without importing torch, which is too much for a driver."""
+    """Whether a grammar can be built without importing torch, which is too heavy for a driver."""
     enforces_several_key_patterns: bool
-    """Whether an object's keys may be of several patterns, each with values of its own."""
+    """Whether it enforces several patterns of an object's keys, each with its own schema of values."""
 
-    # How a schema is written for it. Each may note what it can't enforce, with ``find``.
+    # How a schema is written for the library. Each method may report what the library can't enforce, with ``find``.
 
     @abstractmethod
     def multiples(self, steps: Sequence[float], find: Find, *, whole: bool) -> Node:
-        """Return what says that a number is a multiple of each of ``steps``; ``whole``: it is an integer."""
+        """Return the keywords for a multiple of each of ``steps``. ``whole``: the number is an integer."""
 
     @abstractmethod
     def check_bounds(self, least: float, most: float, excluded: Sequence[float], keyword: str, find: Find) -> None:
-        """Look at the bounds of a number that ``keyword`` excludes from what is allowed."""
+        """Report the bounds of a number that the library can't enforce.
+
+        Args:
+            least: the lower bound.
+            most: the upper bound.
+            excluded: those of the two bounds that are not allowed themselves.
+            keyword: the keyword to report.
+            find: reports a finding.
+        """
 
     @abstractmethod
     def string(self, rules: StringRules, find: Find) -> LoweredString:
@@ -91,20 +100,20 @@ class Library(ABC):
 
     @abstractmethod
     def pattern(self, pattern: str, low: int = 0, high: int | None = None) -> str:
-        """Return a schema's pattern, of strings of ``low`` to ``high`` characters, in its syntax.
+        """Return a schema's pattern, for strings of ``low`` to ``high`` characters, in the library's syntax.
 
         Raises:
-            Unsayable: it can't be written so.
+            Unsayable: the pattern can't be written in that syntax.
         """
 
     def is_narrow(self, pattern: str) -> bool:
-        """Whether what ``pattern`` returned leaves out strings that have to be escaped."""
+        """Whether a result of ``self.pattern`` leaves out strings with characters that JSON escapes."""
         return False
 
     def found_pattern(
         self, pattern: str, keyword: str, find: Find, low: int = 0, high: int | None = None
     ) -> LoweredPattern:
-        """Do as ``pattern`` does, and note what can't be written so: it is then left out of the result."""
+        """Return what ``self.pattern`` returns. What can't be written is reported, and left out of the result."""
         try:
             text = self.pattern(pattern, low, high)
             return LoweredPattern(text, self.is_narrow(text))
@@ -119,16 +128,16 @@ class Library(ABC):
 
     @abstractmethod
     def pattern_of_keys(self, keys: Node) -> str | None:
-        """Return the pattern that a lowered schema of keys stands for; None: the library can't enforce it."""
+        """Return a pattern for the keys that a lowered schema allows. None: the library can't enforce it."""
 
-    # How a constraint is given to it.
+    # How a constraint is given to the library.
 
     @abstractmethod
     def regex(self, pattern: str) -> str:
-        """Return a regular expression of whole answers in its syntax.
+        """Return a regular expression for whole answers in the library's syntax.
 
         Raises:
-            Unsayable: it can't be written so.
+            Unsayable: the expression can't be written in that syntax.
         """
 
     def build_error(self, one: Enforcement, tokenizer: Any = None) -> str | None:
@@ -136,10 +145,13 @@ class Library(ABC):
 
         Args:
             one: the constraint.
-            tokenizer: of Hugging Face's ``transformers``.
+            tokenizer: a tokenizer of Hugging Face's ``transformers``.
         """
         if one.kind == "json" and len(one.spec) > _LARGEST:
-            return f"the schema has {len(one.spec):,} characters with its references and choices written out"
+            return (
+                f"the schema has {len(one.spec):,} characters with its references and choices written out, more than "
+                f"{_LARGEST:,}. Use fewer references or choices"
+            )
         try:
             message = self.build(one, tokenizer)
         except Exception as e:
@@ -148,7 +160,10 @@ class Library(ABC):
 
     @abstractmethod
     def build(self, one: Enforcement, tokenizer: Any) -> str:
-        """Build the grammar, and compile it for a tokenizer if one is given; return what is wrong, or raise it."""
+        """Build the grammar, and compile it for a tokenizer if one is given.
+
+        Returns what is wrong, or raises it. Empty: nothing is wrong.
+        """
 
     @abstractmethod
     def to_vllm(self, one: Enforcement) -> dict[str, Any]:

@@ -20,20 +20,20 @@ from daft_vllm.engine.constraints.libraries.base import (
 from daft_vllm.engine.constraints.patterns import rust_pattern
 
 GUIDANCE_MARK = "%daft-vllm guidance\n"
-"""Begins a grammar of llguidance, for ``patches/either_backend.py``. No EBNF and no Lark begins with a percent sign and
-a hyphenated word."""
+"""First line of a grammar for llguidance. ``patches/either_backend.py`` recognizes the grammar by it. Neither EBNF nor
+Lark can begin with a percent sign and a hyphenated word."""
 
 
 class Guidance(Library):
     """llguidance 1.7.
 
-    It enforces what xgrammar can't (a pattern beside a length or a format, ``multipleOf``), and writes what xgrammar
-    leaves out: quotes and line ends in strings with a length.
+    It enforces what xgrammar can't (a pattern beside a length or a format, ``multipleOf``), and allows what xgrammar
+    refuses: quotes and line ends in strings with a length.
     """
 
     name: Backend = "guidance"
     formats = frozenset(("duration", "uuid", "uri"))
-    integer_limit = 2**63 // 10  # beyond it, its own arithmetic overflows
+    integer_limit = 2**63 // 10  # above it, llguidance's own arithmetic overflows
     builds_without_torch = True
     enforces_several_key_patterns = True
 
@@ -45,20 +45,24 @@ class Guidance(Library):
 
     @override
     def check_bounds(self, least: float, most: float, excluded: Sequence[float], keyword: str, find: Find) -> None:
-        # llguidance 1.7 lets 2 in between 2, excluded, and 2.5.
+        # With exclusiveMinimum 2 and a maximum of 2.5, llguidance 1.7 still allows 2.
         if most - least < 1 and any(end == int(end) for end in excluded):
-            find(keyword, "llguidance includes a whole bound next to the other", "Write an integer")
+            find(
+                keyword,
+                "llguidance includes a whole bound that is excluded, if the other is less than 1 away",
+                "Write an integer",
+            )
 
     @override
     def string(self, rules: StringRules, find: Find) -> LoweredString:
         lengths = {"minLength": rules.low or None, "maxLength": rules.high}
         node: Node = {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
-        says = [{"pattern": PATTERNS[name]} if name in PATTERNS else {"format": name} for name in rules.formats]
+        parts = [{"pattern": PATTERNS[name]} if name in PATTERNS else {"format": name} for name in rules.formats]
         patterns = [self.found_pattern(pattern, "pattern", find).text for pattern in rules.patterns]
-        says += [{"pattern": text} for text in patterns if text]
-        if not says:
+        parts += [{"pattern": text} for text in patterns if text]
+        if not parts:
             return LoweredString(node)
-        return LoweredString({**node, **says[0]} if len(says) == 1 else {**node, "allOf": says})
+        return LoweredString({**node, **parts[0]} if len(parts) == 1 else {**node, "allOf": parts})
 
     @override
     def pattern(self, pattern: str, low: int = 0, high: int | None = None) -> str:
@@ -76,12 +80,12 @@ class Guidance(Library):
     def build(self, one: Enforcement, tokenizer: Any) -> str:
         import llguidance
 
-        known = None
+        ll_tokenizer = None
         if tokenizer is not None:
-            import llguidance.hf  # brings transformers, which the driver may have to do without
+            import llguidance.hf  # imports transformers, which the driver may not have
 
-            known = llguidance.hf.from_tokenizer(tokenizer)
-        return str(llguidance.LLMatcher.validate_grammar(guidance_grammar(one), known))
+            ll_tokenizer = llguidance.hf.from_tokenizer(tokenizer)
+        return str(llguidance.LLMatcher.validate_grammar(guidance_grammar(one), ll_tokenizer))
 
     @override
     def to_vllm(self, one: Enforcement) -> dict[str, Any]:

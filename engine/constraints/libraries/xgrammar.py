@@ -1,4 +1,4 @@
-"""xgrammar, the library that is used where it enforces all of a constraint."""
+"""xgrammar, the library that is used if it enforces all of a constraint."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from daft_vllm.engine.constraints.libraries.base import (
 from daft_vllm.engine.constraints.patterns import json_text_pattern, pattern_of_length, text_pattern
 
 MOST_MULTIPLES = 1000
-"""Multiples of a number that are written out, one by one, at most."""
+"""The most multiples of a number that are written out one by one."""
 _SHORTEST_DATE = 10
 
 
 class Xgrammar(Library):
-    """xgrammar 0.2. What it does with a schema as it is written stands in ``lowering.py``."""
+    """xgrammar 0.2. ``lowering.py`` says what it does with a schema that isn't rewritten."""
 
     name: Backend = "xgrammar"
     formats = frozenset(("duration", "uuid", "uri", "uri-reference"))
@@ -39,7 +39,7 @@ class Xgrammar(Library):
             find(
                 "multipleOf",
                 "xgrammar doesn't enforce it without close bounds",
-                f"Give minimum and maximum, at most {MOST_MULTIPLES} values apart, or count in that unit",
+                f"Give minimum and maximum, at most {MOST_MULTIPLES} multiples apart, or count in that unit",
             )
         elif steps:
             find("multipleOf", "xgrammar doesn't enforce it", "Use an integer, of cents for example")
@@ -53,8 +53,8 @@ class Xgrammar(Library):
     def string(self, rules: StringRules, find: Find) -> LoweredString:
         low, high, formats, patterns = rules
         if len(formats) + len(patterns) > 1:
-            both = "format" if formats else "pattern"
-            find(both, "xgrammar enforces one pattern or format of a string", "Write one pattern")
+            keyword = "format" if formats else "pattern"
+            find(keyword, "xgrammar enforces only one pattern or format of a string", "Write one pattern")
         if formats and formats[0] not in PATTERNS:
             if low > 1 or high is not None:
                 find("format", "xgrammar enforces no length beside it", "Leave the length out")
@@ -99,7 +99,7 @@ class Xgrammar(Library):
 
 
 def _grammar(one: Enforcement) -> Any:
-    """Return a constraint as xgrammar's grammar; None for choices, of which vLLM makes it."""
+    """Return a constraint as xgrammar's grammar; None for choices: vLLM makes that grammar."""
     from xgrammar import Grammar
 
     spec = str(one.spec)
@@ -113,7 +113,7 @@ def _grammar(one: Enforcement) -> Any:
 
 
 def is_lark(grammar: str) -> bool:
-    """Whether a grammar is written in Lark's syntax rather than EBNF, as vLLM tells them apart: no ``::=`` in it."""
+    """Whether a grammar is in Lark's syntax and not in EBNF. As in vLLM, a grammar without ``::=`` is Lark."""
     return "::=" not in grammar
 
 

@@ -23,7 +23,7 @@ from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """Everything that is shown: ``known`` whether a file describes the model."""
+    """Everything that is shown. ``known``: a TOML file describes the model."""
 
     model: ModelConfig
     known: bool
@@ -36,7 +36,7 @@ class Shown:
     advice: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return it as a dictionary, for ``--json``."""
         plan = self.plan
         return {
             "model": self.model.hub_name,
@@ -86,7 +86,7 @@ def shown(
     args = {name: setting.value for name, setting in settings.items()}
     weights = weights_of(config, args)
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
-    said = () if plan.fits else tuple(advice(config, plan, weights, args))
+    sentences = () if plan.fits else tuple(advice(config, plan, weights, args))
     prompt, cached, output = shape
     sequences = settings.get("max_num_seqs")
     throughput = estimate_throughput(
@@ -98,7 +98,7 @@ def shown(
         cached_tokens=cached,
         max_num_seqs=int(sequences.value) if sequences is not None else None,
     )
-    return Shown(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, said)
+    return Shown(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences)
 
 
 def print_shown(what: Shown, console: Console) -> None:
@@ -122,10 +122,10 @@ def print_shown(what: Shown, console: Console) -> None:
     console.print(settings)
     if config.sampling:
         recommended = ", ".join(f"{name}={value}" for name, value in config.sampling.items())
-        console.print(f"recommended by its makers, not applied by itself: {recommended}", highlight=False)
+        console.print(f"recommended by its makers, not applied automatically: {recommended}", highlight=False)
     plan = what.plan
     if plan is None:
-        console.print("--gpu says whether it fits a card, and how fast it can be.")
+        console.print("Add --gpu to see whether it fits a card, and how fast it can be.")
         return
     table = Table("memory of each GPU", "GiB", title=f"{plan.gpus} x {plan.card.full_name}")
     for name, size in (
@@ -172,7 +172,7 @@ def config(
     goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
     engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of a row.")] = 512,
-    shared_tokens: Annotated[int, typer.Option(min=0, help="Those of them that rows share.")] = 0,
+    shared_tokens: Annotated[int, typer.Option(min=0, help="How many of them the rows share.")] = 0,
     output_tokens: Annotated[int, typer.Option(min=1, help="Output tokens of a row.")] = 128,
     rows: Annotated[int, typer.Option(min=0, help="Rows of the job.")] = 0,
     dollars_per_hour: Annotated[float, typer.Option(min=0, help="Price of one GPU.")] = 0.0,

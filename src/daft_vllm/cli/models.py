@@ -1,4 +1,4 @@
-"""``daft-vllm models``: the models that are described."""
+"""``daft-vllm models``: lists the models that daft-vllm describes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from daft_vllm.model_configs.memory import plan_memory, weights_of
 from daft_vllm.model_configs.resolution import resolve
 
 _SIZES = (1, 2, 4, 8)
-"""How many GPUs of one machine are tried."""
+"""Numbers of GPUs that are tried, all in one machine."""
 _WIDE = 160
-"""Columns of a window that all of the table's go into."""
+"""Characters a line that a terminal needs to show all columns of the table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Listed:
 
     Args:
         model: its config.
-        gpus: GPUs of the card that it fits. None: no card was given, or more than 8 would be needed.
+        gpus: how many GPUs of the card it needs. None: no card was given, or it needs more than 8.
         max_model_len: the longest context on them, in tokens.
     """
 
@@ -38,7 +38,7 @@ class Listed:
     max_model_len: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return it as a dictionary, for ``--json``."""
         model = self.model
         return {
             "name": model.name,
@@ -57,16 +57,16 @@ class Listed:
 
 
 def listed(*, gpu: str | None = None, takes: str | None = None) -> list[Listed]:
-    """Return the known models by name, those that take a kind of input if one is given.
+    """Return the known models; with ``takes`` only those that take this kind of input.
 
     Raises:
-        OptionError: the card isn't known, or no model takes that.
+        OptionError: the card isn't known, or no model takes this kind of input.
     """
     card = card_of(gpu) if gpu is not None else None
     models = [model for model in known_models().values() if takes is None or takes in model.modalities]
     if not models:
         kinds = sorted({kind for model in known_models().values() for kind in model.modalities})
-        raise OptionError(f"no model takes {takes!r}; there are {', '.join(kinds)}.")
+        raise OptionError(f"no model takes {takes!r}; models take {', '.join(kinds)}.")
     return [Listed(model, *_fit(model, card)) if card is not None else Listed(model) for model in models]
 
 
@@ -80,7 +80,7 @@ def _fit(model: ModelConfig, card: Card) -> tuple[int | None, int | None]:
 
 
 def print_listed(lines: list[Listed], gpu: str | None, console: Console) -> None:
-    """Print a table; in a narrow window with fewer columns."""
+    """Print a table, with fewer columns in a narrow terminal."""
     wide = console.width >= _WIDE
     more = ("on the hub", "thinks", "tools", "licence") if wide else ()
     table = Table("name", "parameters", "context", "takes", *more)

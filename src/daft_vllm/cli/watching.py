@@ -1,4 +1,4 @@
-"""A job on the screen: a line of progress while it runs, and a table of what it did."""
+"""Shows a job in the terminal: a line of progress while it runs, then a table of what it did."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rich.table import Table
 from daft_vllm.cli.terminal import console
 
 SHORT_JOB = 256, 1024
-"""Rows of a short job, and output tokens of each, at most: what vLLM answers at once, in so many steps.
+"""A short job has at most this many rows, and at most this many output tokens of each.
 
-Without CUDA graphs a step of Llama-3.1-8B on an H100 takes 8.4 ms in place of 5.1 (cloudai.pt, "CUDA Graphs +
-torch.compile"), these steps 3.4 s more; to compile and to capture takes 30 s and more (SkyRL pull request 2138).
+vLLM answers these rows at once, in 1,024 steps at most. Without CUDA graphs a step of Llama-3.1-8B on an H100 takes
+8.4 ms in place of 5.1 (cloudai.pt, "CUDA Graphs + torch.compile"), which is 3.4 s more in 1,024 steps. Compiling and
+capturing the graphs takes 30 s and more (SkyRL pull request 2138).
 """
 
 
@@ -38,9 +39,9 @@ def run_watched(df: Any, messages: Any, output: str, **options: Any) -> int:
     table.add_row("computed, and the least possible", f"{summary.computed_tokens}, {summary.optimal_tokens}")
     table.add_row("completion tokens", f"{summary.completion_tokens}")
     table.add_row("rows asked again", f"{summary.retried}")
-    table.add_row("rows answered like another", f"{summary.duplicates}")
+    table.add_row("rows with the answer of an equal row", f"{summary.duplicates}")
     table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
-    table.add_row("sequences put back for lack of KV cache", f"{summary.preemptions}")
+    table.add_row("sequences put back because the KV cache was full", f"{summary.preemptions}")
     table.add_row("times that vLLM died and was started again", f"{summary.restarts}")
     table.add_row("seconds with rows in vLLM", f"{summary.busy_seconds:.1f}")
     table.add_row("a row's wait for vLLM, on average", f"{summary.queue_seconds / max(1, summary.rows):.1f} s")
@@ -49,12 +50,12 @@ def run_watched(df: Any, messages: Any, output: str, **options: Any) -> int:
 
 
 class _Watch:
-    """The progress line. Where stderr is no terminal, a plain line every ten seconds."""
+    """The progress line. If stderr is no terminal, a plain line every ten seconds instead."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._first: float | None = None
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         self._bar = Progress(
             SpinnerColumn(),
             BarColumn(20),
@@ -86,8 +87,8 @@ class _Watch:
             else "loading"
         )
         self._bar.update(self._task, completed=done, rates=rates)
-        if not console.is_terminal and self._first is not None and time.monotonic() - self._said >= 10:
-            self._said = time.monotonic()
+        if not console.is_terminal and self._first is not None and time.monotonic() - self._last_line >= 10:
+            self._last_line = time.monotonic()
             left = f"{(self._total - done) * seconds / done:.0f} s left" if done else "time left unknown"
             console.print(f"{done:.0f}/{self._total} rows  {rates}  {left}", highlight=False)
 

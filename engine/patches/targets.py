@@ -1,0 +1,106 @@
+"""What daft-vllm relies on inside vLLM, looked up in the source text: nothing of vLLM is imported for it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """A name in a module, vLLM's or another package's.
+
+    Attributes:
+        module: full name of the module.
+        name: a name that the module defines or imports, or ``Class.member``.
+        parameters: parameters that the function has, in this order, among others. Empty: they are not looked at.
+        uses: a text that has to stand somewhere in the module. Empty: any.
+    """
+
+    module: str
+    name: str = ""
+    parameters: tuple[str, ...] = ()
+    uses: str = ""
+
+    def problem(self, folder: Path | None = None) -> str | None:
+        """Return what is not as expected, None if all is.
+
+        Args:
+            folder: where the package of the module is. None: where Python finds it.
+        """
+        source = module_source(self.module, folder)
+        if source is None:
+            return f"{self.module} is gone"
+        if self.uses and self.uses not in source:
+            return f"{self.module} has no {self.uses!r}"
+        if not self.name:
+            return None
+        found = _find(_parsed(source), self.name.split("."))
+        if found is None:
+            return f"{self.module} has no {self.name}"
+        if self.parameters and isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = [one.arg for one in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs)]
+            if [name for name in names if name in self.parameters] != list(self.parameters):
+                return f"{self.module}.{self.name} takes ({', '.join(names)}), not ({', '.join(self.parameters)})"
+        return None
+
+
+def package_folder(package: str) -> Path | None:
+    """Return the folder of an installed package, None where it isn't installed. The package is not imported."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def module_source(module: str, folder: Path | None = None) -> str | None:
+    """Return the text of a module, None if there is no such file; ``folder`` as in ``Target.problem``."""
+    package, *rest = module.split(".")
+    folder = folder or package_folder(package)
+    if folder is None:
+        return None
+    place = folder.joinpath(*rest)
+    for path in (place.with_suffix(".py"), place / "__init__.py"):
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    return None
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _find(tree: ast.Module | ast.ClassDef, names: list[str]) -> ast.AST | None:
+    """Return the definition of a dotted name."""
+    for node in _statements(tree.body):
+        if names[0] in _defined(node):
+            if len(names) == 1:
+                return node
+            return _find(node, names[1:]) if isinstance(node, ast.ClassDef) else None
+    return None
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Return the statements of a body, with those inside ``if`` and ``try``."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If):
+            yield from _statements([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            handled = [statement for handler in node.handlers for statement in handler.body]
+            yield from _statements([*node.body, *handled, *node.orelse])
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    """Return the names that a statement defines."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return {node.target.id}
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return set()

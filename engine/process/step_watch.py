@@ -1,0 +1,55 @@
+"""Signs of life of vLLM: its scheduler's steps, counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class StepWatch:
+    """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
+
+    ``on_step`` is called after each step; ``running`` are the sequences that had a place in it and are not finished.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = time.monotonic()
+        self.on_step: Callable[[], None] = lambda: None
+        self.running = 0
+        self.steps = 0
+        self.running_sum = 0
+        self.running_peak = 0
+        self.preemptions = 0
+
+    def logger_factory(self) -> Any:
+        """Return what vLLM's ``stat_loggers=`` takes: a factory of loggers that report to this watch."""
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        watch = self
+
+        class StepLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not followed
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+                pass
+
+            def record(
+                self,
+                scheduler_stats: Any,
+                iteration_stats: Any,
+                mm_cache_stats: Any = None,
+                engine_idx: int = 0,
+            ) -> None:
+                watch.last_step = time.monotonic()
+                if scheduler_stats is not None:
+                    watch.steps += 1
+                    watch.running = scheduler_stats.num_running_reqs
+                    watch.running_sum += scheduler_stats.num_running_reqs
+                    watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
+                if iteration_stats is not None:
+                    watch.preemptions += iteration_stats.num_preempted_reqs
+                watch.on_step()
+
+            def log_engine_initialized(self) -> None:
+                pass
+
+        return StepLogger

@@ -1,0 +1,157 @@
+"""Each place where vLLM is changed: it is found, and what happens where it isn't."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daft_vllm.engine.patches import registry
+from daft_vllm.engine.patches.entries import PATCHES, Patch
+from daft_vllm.engine.patches.registry import apply_patch, prepare_patches, states, vllm_version
+from daft_vllm.engine.patches.targets import Target
+from daft_vllm.errors import EngineStartError
+from tests.conftest import TINY_ARGS
+from tests.engine.patches.other_vllm import changed_vllm, run_beside
+
+ASK = """
+import json, logging, sys
+from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    model, args = sys.argv[1], json.loads(sys.argv[2])
+    constraints = [Constraint(choices=(f"choice {i}", f"option {i}")) for i in range(5)]
+    constraints.append(Constraint(json_schema=json.dumps({"type": "integer", "minimum": 10, "maximum": 99})))
+    constraints.append(Constraint(regex="[a-f]{3}", backend="guidance"))
+    free = [None] * 3  # rows without a mask beside rows with one
+    requests = [
+        Request("Hello", constraint=c, sampling=SamplingOptions(max_tokens=16, temperature=0.5, seed=i))
+        for i, c in enumerate([*constraints, *free])
+    ]
+    with OfflineEngine(EngineConfig(model, args)) as engine:
+        print(json.dumps([[o.text, o.error and o.error.code] for o in engine.run(requests)]))
+"""
+
+
+def ask(tmp_path: Path, tiny: str, **args: Any) -> tuple[list[Any], str]:
+    """Ask an engine beside the packages in ``tmp_path``; return its answers and what it said."""
+    script = tmp_path / "ask.py"
+    script.write_text(ASK, encoding="utf-8")
+    done = run_beside(tmp_path, script, tiny, json.dumps({**TINY_ARGS, **args}))
+    lines = done.stdout.strip().splitlines()
+    return json.loads(lines[-1]) if done.returncode == 0 else [], done.stderr
+
+
+def check_answers(answers: list[Any]) -> None:
+    """Assert that every constraint was enforced: a model with random weights satisfies none by itself."""
+    texts = [text for text, error in answers if error in (None, "truncated")]
+    assert len(texts) == 10
+    assert all(texts[i] in (f"choice {i}", f"option {i}") for i in range(5))
+    assert 10 <= int(texts[5]) <= 99
+    assert re.fullmatch("[a-f]{3}", texts[6])
+
+
+def test_every_patch_fits_the_installed_release() -> None:
+    assert {patch.name: problem for patch, problem in states() if problem} == {}
+    assert all(vllm_version() in patch.seen for patch in PATCHES)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
+def test_a_target_that_was_renamed_is_missed(tmp_path: Path, patch: Patch) -> None:
+    target = next(target for target in patch.targets if target.module.startswith("vllm"))
+    name = target.name.split(".")[-1]
+    change = {rf"\b{name}\b": f"{name}_renamed"} if name else {re.escape(target.uses): ".rewind("}
+    found = {state.patch.name: state.problem for state in states(changed_vllm(tmp_path, target.module, change))}
+    assert target.module in (found[patch.name] or "")
+    assert found["executor"] is None or found["masks"] is not None  # which it applies
+
+
+def test_other_parameters_are_noticed(tmp_path: Path) -> None:
+    module = "vllm.v1.structured_output.utils"
+    vllm = changed_vllm(tmp_path, module, {r"    grammar_output: GrammarOutput,\n    input_batch": "    input_batch"})
+    problem = next(state.problem for state in states(vllm) if state.patch.name == "masks")
+    assert "takes (scheduler_output, input_batch, logits)" in (problem or "")
+    assert "is gone" in (Target("vllm.v1.nowhere").problem() or "")
+
+
+def test_masks_are_put_on_in_bfloat16_by_the_patch(tmp_path: Path, tiny: str) -> None:
+    """With a vLLM whose own way of putting masks on 16-bit logits fails: the engine doesn't use it."""
+    changed_vllm(
+        tmp_path,
+        "vllm.v1.structured_output.utils",
+        {r"    grammar_bitmask = grammar_output\.grammar_bitmask\n": "    raise RuntimeError('own way')\n"},
+    )
+    answers, said = ask(tmp_path, tiny, dtype="bfloat16")
+    check_answers(answers)
+    assert "left out" not in said
+
+
+def test_without_an_optional_patch_the_engine_says_so_once_and_answers(tmp_path: Path, tiny: str) -> None:
+    changed_vllm(tmp_path, "vllm.v1.worker.gpu_model_runner", {r"\bapply_grammar_bitmask\b(?!,)": "apply_masks"})
+    other = tmp_path / "vllm/v1/worker/gpu_model_runner.py"
+    text = other.read_text(encoding="utf-8")
+    other.write_text(text.replace("utils import apply_masks", "utils import apply_grammar_bitmask as apply_masks"))
+    answers, said = ask(tmp_path, tiny, dtype="bfloat16")
+    check_answers(answers)
+    assert said.count("'masks'") == 1
+    assert f"daft-vllm's change 'masks' of vLLM {vllm_version()} is left out, because" in said
+
+
+def test_without_a_required_patch_the_start_fails_with_both_versions(tmp_path: Path, tiny: str) -> None:
+    changed_vllm(tmp_path, "vllm.v1.structured_output", {r"\bXgrammarBackend\b": "TheBackend"})
+    _, said = ask(tmp_path, tiny)
+    error = said.strip().splitlines()[-1]
+    assert re.search(rf"EngineStartError: daft-vllm \S+ doesn't go with vLLM {re.escape(vllm_version())}: ", error)
+    assert "vllm.v1.structured_output has no XgrammarBackend" in error
+    assert f"Install vLLM {vllm_version()}, or a newer daft-vllm." in error
+
+
+def _broken(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    found = [state._replace(problem="gone") if state.patch.name in names else state for state in states()]
+    monkeypatch.setattr(registry, "_installed_states", lambda: found)
+    monkeypatch.setenv(registry.LEFT_OUT, "")
+
+
+def test_what_is_left_out_is_known_to_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    _broken(monkeypatch, "masks", "front_end_costs")
+    assert prepare_patches(cpu=True, adapters=True) == {"masks", "front_end_costs"}
+    apply_patch("masks", lambda: pytest.fail("it is left out"))
+    applied: list[str] = []
+    apply_patch("kernels", lambda: applied.append("kernels"))
+    assert applied == ["kernels"]
+    assert prepare_patches(cpu=False, adapters=True) == {"front_end_costs"}  # the other is for CPUs
+
+
+def test_adapters_need_their_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    _broken(monkeypatch, "adapter_ops")
+    assert prepare_patches(cpu=True, adapters=False) == {"adapter_ops"}
+    assert prepare_patches(cpu=False, adapters=True) == set()
+    with pytest.raises(EngineStartError, match="rows without an adapter would get another row's adapter"):
+        prepare_patches(cpu=True, adapters=True)
+
+
+def test_a_patch_that_fails_when_it_is_applied(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(registry.LEFT_OUT, "")
+
+    def fail() -> None:
+        raise AttributeError("module has no attribute 'x'")
+
+    apply_patch("generators", fail)
+    assert "'generators'" in caplog.text
+    with pytest.raises(EngineStartError, match="has no attribute 'x'"):
+        apply_patch("either_backend", fail)
+    assert os.environ[registry.LEFT_OUT] == ""
+
+
+def test_the_patches_are_a_plugin_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepare_patches(cpu=True, adapters=False) == set()
+    monkeypatch.setattr(registry, "entry_points", lambda **_: ())
+    with pytest.raises(EngineStartError, match="Install daft-vllm again"):
+        prepare_patches(cpu=True, adapters=False)
