@@ -11,16 +11,18 @@ from typing import Any, Literal
 
 import daft
 
+from daft_vllm.engine.patches.registry import refusal, states, vllm_version
 from daft_vllm.engine.setup.config import check_engine_args
 from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
 from daft_vllm.engine.setup.preflight import check_constraint
-from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
+from daft_vllm.errors import DaftVLLMError, DeviceError, EngineStartError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, Card, card_named, card_of
 from daft_vllm.model_configs.memory import utilization_of
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
-from daft_vllm.udf.options import DEFAULT_MODEL, OWN_OPTIONS, spec_of
+from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
+from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.preflight import model as model_checks
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
@@ -74,15 +76,7 @@ def check(
     return_format: Any = None,
     *,
     df: daft.DataFrame | None = None,
-    model: str = DEFAULT_MODEL,
     gpu: str | None = None,
-    gpus: float | None = None,
-    max_concurrency: int = 1,
-    batch_size: int | None = None,
-    engine_args: Mapping[str, Any] | None = None,
-    goal: str | None = None,
-    apply_chat_template: bool | None = None,
-    chat_template: str | None = None,
     **options: Any,
 ) -> CheckReport:
     """Look at everything that can be wrong with a job without loading the model; takes seconds.
@@ -91,25 +85,22 @@ def check(
         messages: as ``prompt()`` takes them. None: the prompts are not looked at.
         return_format: as ``prompt()`` takes it.
         df: the table; its first 256 rows are read, to see how long prompts are. None: none are.
-        model: as ``prompt()`` takes it.
         gpu: the card to plan for: L4, A10G, A100-40, A100-80, H100, H200. None: the one that is here, if it is known.
-        gpus: GPUs of each engine. None: 1 where ``gpu`` is given or a GPU is visible, else 0.
-        max_concurrency: engines.
-        batch_size: as ``prompt()`` takes it.
-        engine_args: as ``prompt()`` takes them.
-        goal: as ``prompt()`` takes it.
-        apply_chat_template: as ``prompt()`` takes it.
-        chat_template: as ``prompt()`` takes it.
-        **options: the other arguments of ``prompt()``.
+        **options: the other arguments of ``prompt()``. ``gpus``: 1 by default where ``gpu`` is given or a GPU is
+            visible, else 0.
 
     Returns:
         A report; ``print`` shows a line for each check.
     """
+
+    def given(name: str) -> Any:
+        return options.get(name, option_default(name))
+
     parts = parts_of(messages) if messages is not None else []
     card = card_of(gpu) if gpu is not None else _card_here()
-    if gpus is None:
-        gpus = 1.0 if gpu is not None or visible_gpus() else 0.0
-    found = Model(model)
+    gpus: float = given("gpus") if given("gpus") is not None else float(gpu is not None or bool(visible_gpus()))
+    engines, applied = given("max_concurrency"), given("apply_chat_template")
+    found = Model(given("model"))
     checks: list[Check] = []
 
     def look(name: str, at: Callable[[], str | Check]) -> bool:
@@ -121,42 +112,36 @@ def check(
         return checks[-1].status != "failure"
 
     def engine_options() -> str:
-        check_engine_args(engine_args or {})
-        known = config_of(model)
-        found.engine_args = resolve(known, card=card, goal=goal, user=engine_args)
+        engine_args = given("engine_args") or {}
+        check_engine_args(engine_args)
+        found.engine_args = resolve(config_of(found.name), card=card, goal=given("goal"), user=engine_args)
         set_here = [f"{name}={setting.value}" for name, setting in found.engine_args.items()]
         return ", ".join(set_here) or "vLLM's defaults"
 
     def other_options() -> str:
-        spec_of(
-            ["auto"],  # what the prompt holds, and a model that no file describes, are looked at below
-            use_process=True,
-            model=model if config_of(model) is not None else DEFAULT_MODEL,
-            engine_args=found.args,
-            gpus=gpus,
-            apply_chat_template=apply_chat_template,
-            chat_template=chat_template,
-            options={n: v for n, v in options.items() if n not in OWN_OPTIONS},
-            **{n: v for n, v in options.items() if n in OWN_OPTIONS},
-        )
+        # What the prompt holds, the format, and a model that no file describes, are looked at below.
+        model = found.name if config_of(found.name) is not None else DEFAULT_MODEL
+        looked_at = {"model": model, "engine_args": found.args, "goal": None, "gpus": gpus}
+        spec_of(PromptOptions.of({**options, **looked_at}), ["auto"], use_process=True)
         return "known, and in range"
 
     look("engine options", engine_options)
     look("options", other_options)
     exists = look("model", lambda: model_checks.files(found))
-    described = exists or config_of(model) is not None
+    described = exists or config_of(found.name) is not None
     later: list[tuple[str, Callable[[], str | Check], bool]] = [
         ("architecture", lambda: model_checks.served(found), described),
-        ("chat template", lambda: _chat_template(found, chat_template, apply_chat_template), True),
+        ("chat template", lambda: _chat_template(found, given("chat_template"), applied), True),
         ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
         ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
         ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
-        ("memory", lambda: model_checks.memory(found, card, gpus or 0), described),
-        ("GPUs", lambda: _gpus(gpus or 0, max_concurrency, found), not (gpu is not None and not visible_gpus())),
-        ("cluster", lambda: _cluster(gpus or 0, max_concurrency), daft.get_or_infer_runner_type() == "ray"),
+        ("memory", lambda: model_checks.memory(found, card, gpus), described),
+        ("GPUs", lambda: _gpus(gpus, engines, found), not (gpu is not None and not visible_gpus())),
+        ("cluster", lambda: _cluster(gpus, engines), daft.get_or_infer_runner_type() == "ray"),
         ("disk", lambda: model_checks.disk(found), described),
-        ("shared memory", lambda: _shared_memory(gpus or 0), True),
-        ("batches", lambda: _batches(df, parts, max_concurrency, batch_size), df is not None),
+        ("shared memory", lambda: _shared_memory(gpus), True),
+        ("batches", lambda: _batches(df, parts, engines, given("batch_size")), df is not None),
+        ("changes of vLLM", lambda: _patches(gpus), bool(vllm_version())),
     ]
     for name, at, possible in later:
         if possible:
@@ -164,6 +149,20 @@ def check(
         else:
             checks.append(Check(name, "skipped", "nothing to look at"))
     return CheckReport(tuple(checks))
+
+
+def _patches(gpus: float) -> str | Check:
+    """Return which changes of vLLM fit the installed one, and which are left out."""
+    concerned = [state for state in states() if not (gpus and state.patch.cpu_only)]
+    fitting = f"vLLM {vllm_version()}: {', '.join(one.patch.name for one in concerned if one.problem is None)} fit"
+    left_out = [(one.patch, one.problem) for one in concerned if one.problem is not None]
+    for patch, problem in left_out:
+        if patch.required:
+            raise EngineStartError(refusal(patch, problem))
+    if not left_out:
+        return fitting
+    listed = "; ".join(f"{patch.name} is left out ({problem}): {patch.without}" for patch, problem in left_out)
+    return Check("changes of vLLM", "warning", f"{fitting}; {listed}")
 
 
 def _card_here() -> Card | None:

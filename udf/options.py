@@ -1,267 +1,197 @@
-"""From the options of ``prompt()`` to what a worker is told; checked before any model is loaded."""
+"""Every option of ``prompt()``: its type, its default and a line of help, stated once.
+
+``prompt()`` has them as parameters, in the same order. ``Provider``, ``check``, the command and the worker take the
+object. To add one, add a field here and a parameter there.
+"""
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import daft
-
-from daft_vllm.engine import EngineConfig, SamplingOptions
 from daft_vllm.engine.constraints.constraint import check_backend
-from daft_vllm.engine.constraints.enforcement import enforcement_of
-from daft_vllm.engine.constraints.shortest import shortest_answer
-from daft_vllm.engine.requests.toolbox import Toolbox
-from daft_vllm.engine.setup.config import reasoning_parser
-from daft_vllm.engine.setup.devices import visible_gpus
-from daft_vllm.engine.setup.preflight import check_constraint, check_model_folder, local_tokenizer
-from daft_vllm.errors import OptionError, suggest
-from daft_vllm.model_configs import Prompting, check_known_model, config_of, known_folder
-from daft_vllm.model_configs.resolution import resolve
-from daft_vllm.udf.answers.describe import describe
-from daft_vllm.udf.answers.formats import Tools
-from daft_vllm.udf.answers.return_format import ReturnFormat
-from daft_vllm.udf.answers.tools import CallFormat, toolbox_of, tools_of
-from daft_vllm.udf.columns.files import FileAccess
-from daft_vllm.udf.columns.parts import PartKind, examples_of
-from daft_vllm.udf.worker.spec import PromptSpec
+from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.errors import OptionError
 
-logger = logging.getLogger("daft_vllm")
+if TYPE_CHECKING:
+    import daft
+
+    from daft_vllm.udf.answers.formats import Tools
+    from daft_vllm.udf.columns.files import FileAccess
+    from daft_vllm.udf.columns.parts import Messages
 
 DEFAULT_MODEL = "smollm2-135m"
 """The model of the ``demo`` extra: SmolLM2-135M-Instruct, carried by a Python package."""
 
-_PLACING = ("max_concurrency", "batch_size")
-"""Options of ``prompt()`` that no worker is told."""
-_said: set[str] = set()
+
+class SamplingArguments(TypedDict, total=False):
+    """Sampling options by vLLM's names, as ``SamplingOptions`` checks them; each may be a column."""
+
+    temperature: float | daft.Expression
+    top_p: float | daft.Expression
+    top_k: int | daft.Expression
+    min_p: float | daft.Expression
+    presence_penalty: float | daft.Expression
+    frequency_penalty: float | daft.Expression
+    repetition_penalty: float | daft.Expression
+    seed: int | daft.Expression | None
+    max_tokens: int | daft.Expression
+    min_tokens: int | daft.Expression
+    thinking_token_budget: int | daft.Expression | None
+    stop: str | list[str] | daft.Expression | None
+    stop_token_ids: list[int] | daft.Expression | None
+    include_stop_str_in_output: bool | daft.Expression
+    ignore_eos: bool | daft.Expression
+    bad_words: list[str] | daft.Expression | None
+    logit_bias: dict[int, float] | daft.Expression | None
+    allowed_token_ids: list[int] | daft.Expression | None
+    skip_special_tokens: bool | daft.Expression
+    spaces_between_special_tokens: bool | daft.Expression
 
 
-def spec_of(
-    parts: Sequence[PartKind],
-    return_format: Any = None,
-    *,
-    turns: Sequence[Sequence[PartKind]] = (),
-    use_process: bool,
-    enforce: Literal["strict", "validate"] = "strict",
-    backend: Literal["auto", "xgrammar", "guidance"] = "auto",
-    describe_schema: bool = True,
-    thinking: bool | None = None,
-    tools: Sequence[Any] | Tools = (),
-    tool_choice: str = "auto",
-    tool_parser: str | None = None,
-    parallel_tool_calls: bool = True,
-    retries: int = 0,
-    system_message: str | daft.Expression | None = None,
-    examples: Sequence[tuple[str, Any]] = (),
-    files: FileAccess | None = None,
-    model: str = DEFAULT_MODEL,
-    engine_args: Mapping[str, Any] | None = None,
-    goal: str | None = None,
-    apply_chat_template: bool | None = None,
-    chat_template: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    truncate_prompt_tokens: int | None = None,
-    truncation_side: Literal["left", "right"] = "right",
-    adapters: Mapping[str, str] | None = None,
-    adapter: str | daft.Expression | None = None,
-    gpus: float | None = None,
-    dedupe: bool = True,
-    on_error: Literal["null", "raise"] = "null",
-    details: bool = False,
-    stall_timeout: float = 300.0,
-    max_restarts: int = 5,
-    progress_folder: str | None = None,
-    options: Mapping[str, Any],
-) -> PromptSpec:
-    """Check the options of ``prompt()``, whose meaning is said there, and return what a worker is told.
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
 
-    Other than there, ``parts`` and ``turns`` are what the columns hold, the sampling options are one argument, and
-    ``use_process`` is known: whether the engine runs in another process than this.
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """What ``prompt()`` takes beside the messages. What each option means in full is said there.
 
     Raises:
-        OptionError: an option is unknown, out of range, or contradicts another.
-        SchemaError: ``return_format`` cannot be used.
-        ModelError: ``model`` is a folder that isn't there, isn't a model's, or doesn't take what the prompt holds.
+        OptionError: a value is of the wrong kind, out of range, or contradicts another.
     """
-    if files is not None and not isinstance(files, FileAccess):
-        raise OptionError(f"files is FileAccess(folders=[...]), got {type(files).__name__}.")
-    if enforce not in ("strict", "validate"):
-        raise OptionError(f"enforce is 'strict' or 'validate', got {enforce!r}.")
-    check_backend(backend)
-    if not isinstance(retries, int) or retries < 0:
-        raise OptionError(f"retries is a whole number of at least 0, got {retries!r}.")
-    if on_error not in ("null", "raise"):
-        raise OptionError(f"on_error is 'null' or 'raise', got {on_error!r}.")
-    said = {"system_message": system_message is not None, "turns": bool(turns), "examples": bool(examples)}
-    for name in [name for name, is_given in said.items() if is_given]:
-        if apply_chat_template is False:
-            raise OptionError(f"{name} needs the chat template: write it into the prompts, or drop it.")
-    own = [name for name in inspect.signature(spec_of).parameters if name not in ("parts", "options")]
-    SamplingOptions.check_names(options, also_known=(*own, *_PLACING))
-    if options.get("thinking_token_budget") is not None and not thinking:
-        raise OptionError("thinking_token_budget limits the thinking that thinking=True lets the model do.")
-    check_known_model(model)
-    check_model_folder(model)
-    known = config_of(model)
-    if known is not None:
-        known.check_takes(kind for kinds in (parts, *turns) for kind in kinds if kind in ("image", "audio"))
-    prompting = known.prompting if known is not None else Prompting()
-    engine_args = {name: setting.value for name, setting in resolve(known, goal=goal, user=engine_args).items()}
-    toolbox: Toolbox | None = None
-    if tools:
-        if return_format is not None:
-            raise OptionError("tools and return_format exclude each other: the value is a struct of calls.")
-        if apply_chat_template is False:
-            raise OptionError("tools need the chat template: return_format=Tools([...]) does without.")
-        offered = tools_of(tools)
-        form: ReturnFormat = CallFormat.of_tools(
-            offered, tool_choice, parallel=parallel_tool_calls, enforce=enforce, backend=backend
-        )
-        toolbox = toolbox_of(offered, tool_parser or prompting.tool_parser) if tool_choice == "auto" else None
-    elif tool_choice != "auto" or tool_parser is not None or not parallel_tool_calls:
-        raise OptionError("tool_choice, tool_parser and parallel_tool_calls are about tools=[...], which is empty.")
-    else:
-        form = ReturnFormat.of(return_format, enforce=enforce, backend=backend)
-    # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
-    tokenizer_of = None if use_process else str(engine_args.get("tokenizer") or known_folder(model))
-    for constraint in form.constraints:
-        if tokenizer_of is None:
-            enforcement_of(constraint, build=False)
-        else:
-            check_constraint(constraint, tokenizer_of)
-    if adapter is not None and not adapters:
-        raise OptionError('adapter names one of adapters={"name": "/folder/of/a/lora"}, which is empty.')
-    if isinstance(adapter, str) and adapter not in (adapters or {}):
-        raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters or ())}")
-    if gpus is None:
-        gpus = _default_gpus()
-    row_options = {name: value for name, value in options.items() if isinstance(value, daft.Expression)}
-    engine = EngineConfig(
-        model=model,
-        engine_args=engine_args,
-        chat_template=chat_template or prompting.chat_template,
-        truncate_prompt_tokens=truncate_prompt_tokens,
-        truncation_side=truncation_side,
-        adapters={name: _absolute(place) for name, place in (adapters or {}).items()},
-        gpus=gpus,
-        stall_timeout=stall_timeout,
-        max_restarts=max_restarts,
-    )
-    told_apart = bool(form.constraints) or toolbox is not None
-    thinks = _thinking(thinking, engine, told_apart=told_apart, apply_chat_template=apply_chat_template)
-    spec = PromptSpec(
-        engine=engine,
-        sampling=SamplingOptions.of(_of_every_row(options)),
-        format=form,
-        parts=tuple(parts),
-        turns=tuple(tuple(asked) for asked in turns),
-        files=files or FileAccess(),
-        system_message=system_message if isinstance(system_message, str) else None,
-        examples=examples_of(examples),
-        row_system_message=isinstance(system_message, daft.Expression),
-        preambles=_preambles(form) if describe_schema and apply_chat_template is not False else {},
-        thinking=thinks,
-        retries=retries,
-        apply_chat_template=apply_chat_template,
-        chat_template_kwargs=_template_kwargs(prompting, chat_template_kwargs, thinks),
-        on_error=on_error,
-        row_options=tuple(row_options),
-        dedupe=dedupe,
-        adapter=adapter if isinstance(adapter, str) else None,
-        row_adapter=isinstance(adapter, daft.Expression),
-        toolbox=toolbox,
-        details=details,
-        claim_gpus=True,
-        progress_folder=progress_folder,
-    )
-    _say_about_format(form, spec, tokenizer_of)
-    return spec
 
+    return_format: Any = _option(None, "What every answer has to be.")
+    enforce: Literal["strict", "validate"] = _option("strict", "What becomes of a format that a grammar can't enforce.")
+    backend: Literal["auto", "xgrammar", "guidance"] = _option("auto", "The library that enforces the format.")
+    describe_schema: bool = _option(True, "Describe the format in the prompt.")
+    thinking: bool | None = _option(None, "Whether the model thinks before it answers.")
+    tools: Sequence[Any] | Tools = _option((), "Functions that the model may call.")
+    tool_choice: str = _option("auto", "Whether it has to call one: auto, required, or a tool's name.")
+    tool_parser: str | None = _option(None, "vLLM's name of the parser of the model's calls.")
+    parallel_tool_calls: bool = _option(True, "Whether an answer may have several calls.")
+    retries: int = _option(0, "Ask again so often for a row that was cut off or is invalid.")
+    turns: Sequence[tuple[daft.Expression, Messages]] = _option((), "How the conversation goes on after the messages.")
+    system_message: str | daft.Expression | None = _option(None, "Instructions put before every prompt.")
+    examples: Sequence[tuple[str, Any]] = _option((), "Questions with their answers, put before every prompt.")
+    files: FileAccess | None = _option(None, "From where files that the columns name may be read.")
+    model: str = _option(DEFAULT_MODEL, "A folder, a name on the hub, or a short name such as smollm2-135m.")
+    engine_args: Mapping[str, Any] | None = _option(None, "vLLM's engine arguments, by vLLM's names.")
+    goal: str | None = _option(None, "throughput, long-context, images, text or short-job.")
+    apply_chat_template: bool | None = _option(None, "Whether the model's chat template is applied.")
+    chat_template: str | None = _option(None, "Jinja text in place of the model's own chat template.")
+    chat_template_kwargs: Mapping[str, Any] | None = _option(None, "Arguments of the chat template.")
+    truncate_prompt_tokens: int | None = _option(None, "Cut longer prompts to so many tokens; -1: to the context.")
+    truncation_side: Literal["left", "right"] = _option("right", "The side of the text that is cut.")
+    adapters: Mapping[str, str] | None = _option(None, "LoRA adapters by names of yours.")
+    adapter: str | daft.Expression | None = _option(None, "The name of the adapter that rows use.")
+    gpus: float | None = _option(None, "GPUs of each engine. Default: 1 if there is one, else 0.")
+    use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
+    max_concurrency: int = _option(1, "Engines in all.")
+    batch_size: int | None = _option(None, "Rows handed to an engine at once.")
+    dedupe: bool = _option(True, "Compute rows with the same prompt and options once.")
+    on_error: Literal["null", "raise"] = _option("null", "What a failed row does: null, or raise.")
+    details: bool = _option(False, "A struct with the value, its text, its tokens and the reason of a failure.")
+    stall_timeout: float = _option(300.0, "Seconds without a step after which vLLM is taken for dead.")
+    max_restarts: int = _option(5, "How often in a row vLLM may be started again.")
+    progress_folder: str | None = _option(None, "A folder in which each engine keeps its counters.")
+    sampling: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Sampling options, by vLLM's names."})
 
-OWN_OPTIONS = frozenset(inspect.signature(spec_of).parameters) - {"parts", "turns", "use_process", "options"}
-"""What ``spec_of`` takes by name; all other options are for sampling."""
+    def __post_init__(self) -> None:
+        if self.files is not None:
+            from daft_vllm.udf.columns.files import FileAccess
 
+            if not isinstance(self.files, FileAccess):
+                raise OptionError(f"files is FileAccess(folders=[...]), got {type(self.files).__name__}.")
+        if self.enforce not in ("strict", "validate"):
+            raise OptionError(f"enforce is 'strict' or 'validate', got {self.enforce!r}.")
+        check_backend(self.backend)
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise OptionError(f"retries is a whole number of at least 0, got {self.retries!r}.")
+        if self.on_error not in ("null", "raise"):
+            raise OptionError(f"on_error is 'null' or 'raise', got {self.on_error!r}.")
+        if self.use_process not in (True, False, "auto"):
+            raise OptionError(f"use_process is True, False or 'auto', got {self.use_process!r}.")
+        for name, least in (("max_concurrency", self.max_concurrency), ("batch_size", self.batch_size)):
+            if least is not None and (not isinstance(least, int) or least < 1):
+                raise OptionError(f"{name} is a whole number of at least 1, got {least!r}.")
+        for name, given in (
+            ("system_message", self.system_message is not None),
+            ("turns", bool(self.turns)),
+            ("examples", bool(self.examples)),
+        ):
+            if given and self.apply_chat_template is False:
+                raise OptionError(f"{name} needs the chat template: write it into the prompts, or drop it.")
+        SamplingOptions.check_names(self.sampling, also_known=OPTION_NAMES)
+        if self.sampling.get("thinking_token_budget") is not None and not self.thinking:
+            raise OptionError("thinking_token_budget limits the thinking that thinking=True lets the model do.")
 
-def _say_about_format(form: ReturnFormat, spec: PromptSpec, tokenizer_of: str | None) -> None:
-    """Say once what a user would want to know of a format before hours of work: JSON text, and too few tokens."""
-    if form.json_text and (said := ", ".join(form.json_text)) not in _said:
-        _said.add(said)
-        logger.info("no column type holds these parts of the answer, which are JSON text: %s", said)
-    tokenizer = local_tokenizer(tokenizer_of) if tokenizer_of is not None and form.constraints else None
-    if tokenizer is None or "max_tokens" in spec.row_options:
-        return
-    shortest = [text for text in map(shortest_answer, form.constraints) if text]
-    # And one for the end of the text.
-    least = max((len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1 for text in shortest), default=0)
-    if spec.sampling.max_tokens < least:
-        logger.warning(
-            "max_tokens=%d is too few: the shortest answer that satisfies return_format has about %d tokens, and rows "
-            "will be cut off. Try max_tokens=%d.",
-            spec.sampling.max_tokens,
-            least,
-            4 * least + 64,
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> PromptOptions:
+        """Return the options of these names; those that are not ``prompt()``'s own are sampling options.
+
+        Raises:
+            OptionError: an option is unknown, or a value is of the wrong kind, out of range, or contradicts another.
+        """
+        own = {name: value for name, value in given.items() if name in OPTION_NAMES}
+        sampling = {name: value for name, value in given.items() if name not in OPTION_NAMES}
+        return cls(**own, sampling=sampling)
+
+    @property
+    def row_sampling(self) -> dict[str, daft.Expression]:
+        """The sampling options that are columns: each row brings its own."""
+        return {name: value for name, value in self.sampling.items() if is_column(value)}
+
+    @property
+    def common_sampling(self) -> SamplingOptions:
+        """The sampling options that are the same for every row.
+
+        Raises:
+            OptionError: a value is of the wrong type or out of range.
+        """
+        return SamplingOptions.of({name: value for name, value in self.sampling.items() if not is_column(value)})
+
+    def has_column(self, name: str) -> bool:
+        """Whether an option is a column: each row brings its own."""
+        return is_column(getattr(self, name))
+
+    def for_worker(self) -> PromptOptions:
+        """Return what a worker needs of the options themselves: no columns, and nothing that the spec holds already."""
+        return replace(
+            self,
+            return_format=None,
+            tools=(),
+            turns=(),
+            examples=(),
+            sampling={},
+            system_message=None if self.has_column("system_message") else self.system_message,
+            adapter=None if self.has_column("adapter") else self.adapter,
         )
 
 
-def _preambles(form: ReturnFormat) -> dict[str | None, str | None]:
-    """Return what the model is told of each format, by its name."""
-    if form.constraint is not None:
-        return {None: describe(form.constraint)}
-    return {name: describe(one.constraint) for name, one in form.forms.items() if one.constraint is not None}
+def is_column(value: Any) -> bool:
+    """Whether an option is a column in place of a value."""
+    import daft
+
+    return isinstance(value, daft.Expression)
 
 
-def _thinking(
-    asked: bool | None, engine: EngineConfig, *, told_apart: bool, apply_chat_template: bool | None
-) -> bool | None:
-    """Return what the engine is told about thinking; ``told_apart``: whether the answer is more than text."""
-    if asked and not reasoning_parser(engine):
-        raise OptionError(
-            "thinking=True needs to know where this model's thinking ends: pass vLLM's name of its parser, "
-            'engine_args={"reasoning_parser": "qwen3"} for example.'
-        )
-    if asked is None and told_apart and apply_chat_template is not False:
-        return False  # else the constraint would hold the thinking, or a call be taken for one that was only considered
-    return asked
+OPTION_NAMES = tuple(one.name for one in fields(PromptOptions) if one.name != "sampling")
+"""Names of ``prompt()``'s own options, in order."""
+DEFAULT = PromptOptions()
 
 
-def _template_kwargs(
-    prompting: Prompting, given: Mapping[str, Any] | None, thinking: bool | None
-) -> dict[str, Any] | None:
-    """Return the chat template's arguments: the model's, over them the user's, of which ``thinking`` is one."""
-    kwargs = dict(prompting.chat_template_kwargs)
-    if thinking is not None:
-        for name in ("enable_thinking", "thinking"):
-            kwargs.pop(name, None)
-    return {**kwargs, **(given or {})} or None
+def option_help(name: str) -> str:
+    """Return the line of help of an option, ``prompt()``'s own or one for sampling."""
+    for one in fields(PromptOptions):
+        if one.name == name:
+            return str(one.metadata["help"])
+    described = SamplingOptions.model_fields[name].description
+    assert described is not None, name
+    return described
 
 
-def _absolute(place: str) -> str:
-    """Return where a folder is for every process; names on a hub stay."""
-    path = Path(place).expanduser()
-    return str(path.resolve()) if path.is_dir() else place
-
-
-def _of_every_row(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are the same for every row."""
-    return {name: value for name, value in options.items() if not isinstance(value, daft.Expression)}
-
-
-def _default_gpus() -> float:
-    """Return 1 where a GPU can be had, else 0, and say the latter once."""
-    if daft.get_or_infer_runner_type() == "ray":
-        import ray
-
-        if ray.is_initialized():
-            found = ray.cluster_resources().get("GPU", 0) >= 1
-            return _say_cpu("no node of the Ray cluster has a GPU") if not found else 1
-    return 1 if visible_gpus() else _say_cpu("no GPU is visible")
-
-
-def _say_cpu(why: str) -> float:
-    if why not in _said:
-        _said.add(why)
-        logger.warning("%s: the model runs on the CPU (gpus=0). Pass gpus= to choose yourself.", why)
-    return 0
+def option_default(name: str) -> Any:
+    """Return the default of an option, ``prompt()``'s own or one for sampling."""
+    return getattr(DEFAULT, name) if name in OPTION_NAMES else SamplingOptions.model_fields[name].default

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import daft
 
@@ -11,8 +11,9 @@ from daft_vllm.errors import OptionError
 from daft_vllm.udf.answers.formats import PerRow, Tools
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
-from daft_vllm.udf.options import DEFAULT_MODEL, spec_of
-from daft_vllm.udf.worker.actor import actor_expression
+from daft_vllm.udf.options import DEFAULT, OPTION_NAMES, PromptOptions, SamplingArguments
+from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.worker.expression import actor_expression
 
 BATCH_SIZE = 2048
 """Rows of a batch. With a process of its own an engine has one batch at a time and empties between two of them, which
@@ -26,42 +27,42 @@ MEDIA_BATCHES = 4
 
 def prompt(
     messages: Messages,
-    return_format: Any = None,
+    return_format: Any = DEFAULT.return_format,
     *,
-    enforce: Literal["strict", "validate"] = "strict",
-    backend: Literal["auto", "xgrammar", "guidance"] = "auto",
-    describe_schema: bool = True,
-    thinking: bool | None = None,
-    tools: Sequence[Any] | Tools = (),
-    tool_choice: str = "auto",
-    tool_parser: str | None = None,
-    parallel_tool_calls: bool = True,
-    retries: int = 0,
-    turns: Sequence[tuple[daft.Expression, Messages]] = (),
-    system_message: str | daft.Expression | None = None,
-    examples: Sequence[tuple[str, Any]] = (),
-    files: FileAccess | None = None,
-    model: str = DEFAULT_MODEL,
-    engine_args: Mapping[str, Any] | None = None,
-    goal: str | None = None,
-    apply_chat_template: bool | None = None,
-    chat_template: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    truncate_prompt_tokens: int | None = None,
-    truncation_side: Literal["left", "right"] = "right",
-    adapters: Mapping[str, str] | None = None,
-    adapter: str | daft.Expression | None = None,
-    gpus: float | None = None,
-    use_process: bool | Literal["auto"] = "auto",
-    max_concurrency: int = 1,
-    batch_size: int | None = None,
-    dedupe: bool = True,
-    on_error: Literal["null", "raise"] = "null",
-    details: bool = False,
-    stall_timeout: float = 300.0,
-    max_restarts: int = 5,
-    progress_folder: str | None = None,
-    **options: Any,
+    enforce: Literal["strict", "validate"] = DEFAULT.enforce,
+    backend: Literal["auto", "xgrammar", "guidance"] = DEFAULT.backend,
+    describe_schema: bool = DEFAULT.describe_schema,
+    thinking: bool | None = DEFAULT.thinking,
+    tools: Sequence[Any] | Tools = DEFAULT.tools,
+    tool_choice: str = DEFAULT.tool_choice,
+    tool_parser: str | None = DEFAULT.tool_parser,
+    parallel_tool_calls: bool = DEFAULT.parallel_tool_calls,
+    retries: int = DEFAULT.retries,
+    turns: Sequence[tuple[daft.Expression, Messages]] = DEFAULT.turns,
+    system_message: str | daft.Expression | None = DEFAULT.system_message,
+    examples: Sequence[tuple[str, Any]] = DEFAULT.examples,
+    files: FileAccess | None = DEFAULT.files,
+    model: str = DEFAULT.model,
+    engine_args: Mapping[str, Any] | None = DEFAULT.engine_args,
+    goal: str | None = DEFAULT.goal,
+    apply_chat_template: bool | None = DEFAULT.apply_chat_template,
+    chat_template: str | None = DEFAULT.chat_template,
+    chat_template_kwargs: Mapping[str, Any] | None = DEFAULT.chat_template_kwargs,
+    truncate_prompt_tokens: int | None = DEFAULT.truncate_prompt_tokens,
+    truncation_side: Literal["left", "right"] = DEFAULT.truncation_side,
+    adapters: Mapping[str, str] | None = DEFAULT.adapters,
+    adapter: str | daft.Expression | None = DEFAULT.adapter,
+    gpus: float | None = DEFAULT.gpus,
+    use_process: bool | Literal["auto"] = DEFAULT.use_process,
+    max_concurrency: int = DEFAULT.max_concurrency,
+    batch_size: int | None = DEFAULT.batch_size,
+    dedupe: bool = DEFAULT.dedupe,
+    on_error: Literal["null", "raise"] = DEFAULT.on_error,
+    details: bool = DEFAULT.details,
+    stall_timeout: float = DEFAULT.stall_timeout,
+    max_restarts: int = DEFAULT.max_restarts,
+    progress_folder: str | None = DEFAULT.progress_folder,
+    **options: Unpack[SamplingArguments],
 ) -> daft.Expression:
     """Answer every row's prompt with a model that vLLM runs inside this query.
 
@@ -172,72 +173,47 @@ def prompt(
 
     Errors that only a worker can find (a model the hub doesn't have, too little memory) end the query when it runs.
     """
-    parts, later = parts_of(messages), turns_of(turns)
+    given = {name: value for name, value in locals().items() if name in OPTION_NAMES}
+    return prompt_expression(messages, PromptOptions(**given, sampling=options))
+
+
+def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expression:
+    """Do as ``prompt`` does, with the options in one object."""
+    parts, later = parts_of(messages), turns_of(options.turns)
     media = any(len(message) > 1 or message[0].kind != "auto" for message in (parts, *(asked for _, asked in later)))
-    if batch_size is None:
-        batch_size = MEDIA_BATCH_SIZE if media else BATCH_SIZE
-    for name, value in (("max_concurrency", max_concurrency), ("batch_size", batch_size)):
-        if not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} is a whole number of at least 1, got {value!r}.")
-    if use_process == "auto":
-        use_process = max_concurrency > 1 or daft.get_or_infer_runner_type() == "ray"
-    if not isinstance(use_process, bool):
-        raise OptionError(f"use_process is True, False or 'auto', got {use_process!r}.")
-    if not use_process and daft.get_or_infer_runner_type() == "ray":
-        raise OptionError("use_process=False runs the engine in the driver, which has no place on Ray: leave it out.")
-    if max_concurrency > 1 and not use_process:
-        raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
-    spec = spec_of(
-        [part.kind for part in parts],
-        return_format,
-        turns=[[part.kind for part in asked] for _, asked in later],
-        use_process=use_process,
-        enforce=enforce,
-        backend=backend,
-        describe_schema=describe_schema,
-        thinking=thinking,
-        tools=tools,
-        tool_choice=tool_choice,
-        tool_parser=tool_parser,
-        parallel_tool_calls=parallel_tool_calls,
-        retries=retries,
-        system_message=system_message,
-        examples=examples,
-        files=files,
-        model=model,
-        engine_args=engine_args,
-        goal=goal,
-        apply_chat_template=apply_chat_template,
-        chat_template=chat_template,
-        chat_template_kwargs=chat_template_kwargs,
-        truncate_prompt_tokens=truncate_prompt_tokens,
-        truncation_side=truncation_side,
-        adapters=adapters,
-        adapter=adapter,
-        gpus=gpus,
-        dedupe=dedupe,
-        on_error=on_error,
-        details=details,
-        stall_timeout=stall_timeout,
-        max_restarts=max_restarts,
-        progress_folder=progress_folder,
-        options=options,
-    )
+    use_process = _uses_process(options)
+    kinds = [[part.kind for part in asked] for _, asked in later]
+    spec = spec_of(options, [part.kind for part in parts], kinds, use_process=use_process)
     columns = [part.column for part in parts]
     for answer, asked in later:
         columns += [answer, *(part.column for part in asked)]
-    columns += [options[name] for name in spec.row_options]
-    if isinstance(system_message, daft.Expression):
-        columns.append(system_message.cast(daft.DataType.string()))
-    if isinstance(adapter, daft.Expression):
-        columns.append(adapter.cast(daft.DataType.string()))
-    if isinstance(return_format, PerRow):
-        columns.append(return_format.column.cast(daft.DataType.string()))
+    columns += options.row_sampling.values()
+    for column in (options.system_message, options.adapter):
+        if isinstance(column, daft.Expression):
+            columns.append(column.cast(daft.DataType.string()))
+    if isinstance(options.return_format, PerRow):
+        columns.append(options.return_format.column.cast(daft.DataType.string()))
     return actor_expression(
         spec,
         columns,
         use_process=use_process,
-        max_concurrency=max_concurrency,
-        batch_size=batch_size,
+        engines=options.max_concurrency,
+        batch_size=options.batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE),
         max_batches=MEDIA_BATCHES if media else None,
     )
+
+
+def _uses_process(options: PromptOptions) -> bool:
+    """Return whether engines run in processes of their own.
+
+    Raises:
+        OptionError: the driver is asked for, and can't have an engine, or not as many.
+    """
+    on_ray = daft.get_or_infer_runner_type() == "ray"
+    if options.use_process == "auto":
+        return on_ray or options.max_concurrency > 1
+    if not options.use_process and on_ray:
+        raise OptionError("use_process=False runs the engine in the driver, which has no place on Ray: leave it out.")
+    if not options.use_process and options.max_concurrency > 1:
+        raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
+    return options.use_process

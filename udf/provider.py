@@ -19,12 +19,12 @@ from daft_vllm.errors import OptionError
 from daft_vllm.udf.answers.formats import PerRow
 from daft_vllm.udf.answers.tools import CallFormat
 from daft_vllm.udf.columns.parts import PartKind
-from daft_vllm.udf.options import DEFAULT_MODEL, OWN_OPTIONS, spec_of
+from daft_vllm.udf.options import PromptOptions, is_column
+from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.prompt import BATCH_SIZE
 from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.spec import PromptSpec
 
-_OWN = OWN_OPTIONS - {"return_format"}
 _NOT_HERE = {
     "turns": "more columns than Daft's prompt hands on",
     "details": "a column of another type than Daft's prompt makes of return_format",
@@ -79,24 +79,20 @@ class Provider(DaftProvider):
         for option in given:
             if option in _NOT_HERE:
                 raise OptionError(f"{option} is {_NOT_HERE[option]}: use daft_vllm.prompt(...).")
-            if isinstance(given[option], daft.Expression):
+            if is_column(given[option]):
                 raise OptionError(
                     f"{option} is a column, which Daft's prompt can't hand on: use daft_vllm.prompt(...)."
                 )
         if isinstance(return_format, PerRow):
             raise OptionError("PerRow has a column, which Daft's prompt can't hand on: use daft_vllm.prompt(...).")
-        engines = given.pop("max_concurrency", 1)
-        if not isinstance(engines, int) or engines < 1:
-            raise OptionError(f"max_concurrency is a whole number of at least 1, got {engines!r}.")
-        on_ray = daft.get_or_infer_runner_type() == "ray"
-        if engines > 1 and not on_ray:
-            raise OptionError("through Daft's prompt one engine runs in the driver: use daft_vllm.prompt(...), or Ray.")
         if (on_error := given.get("on_error")) in _ON_ERROR:
             given["on_error"] = _ON_ERROR[on_error]
-        own = {option: value for option, value in given.items() if option in _OWN}
-        others = {option: value for option, value in given.items() if option not in _OWN}
-        spec = spec_of(["auto"], return_format, use_process=on_ray, details=True, options=others, **own)
-        return _Descriptor(self._name, own.get("model", DEFAULT_MODEL), spec, _makes_values(return_format), engines)
+        chosen = PromptOptions.of({**given, "return_format": return_format, "details": True})
+        on_ray = daft.get_or_infer_runner_type() == "ray"
+        if chosen.max_concurrency > 1 and not on_ray:
+            raise OptionError("through Daft's prompt one engine runs in the driver: use daft_vllm.prompt(...), or Ray.")
+        spec = spec_of(chosen, ["auto"], use_process=on_ray)
+        return _Descriptor(self._name, chosen.model, spec, _makes_values(return_format), chosen.max_concurrency)
 
 
 @dataclass

@@ -32,26 +32,42 @@ class SamplingOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = 0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] = 1024
-    min_tokens: Annotated[int, Field(ge=0)] = 0
-    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    bad_words: list[str] | None = None
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
+    temperature: Annotated[float, Field(ge=0, description="0 takes the likeliest token each time.")] = 0.0
+    top_p: Annotated[
+        float, Field(gt=0, le=1, description="Only the likeliest tokens, up to this probability in all.")
+    ] = 1.0
+    top_k: Annotated[int, Field(ge=-1, description="Only so many of the likeliest tokens; 0: all.")] = 0
+    min_p: Annotated[
+        float, Field(ge=0, le=1, description="Only tokens with at least this share of the likeliest one's probability.")
+    ] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2, description="Lowers tokens that the answer has already.")] = (
+        0.0
+    )
+    frequency_penalty: Annotated[
+        float, Field(ge=-2, le=2, description="Lowers tokens by how often the answer has them.")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, Field(gt=0, description="Above 1 lowers tokens that the prompt or the answer has.")
+    ] = 1.0
+    seed: Annotated[int | None, Field(description="Makes random answers repeatable.")] = None
+    max_tokens: Annotated[int, Field(ge=1, description="Longest answer, in tokens.")] = 1024
+    min_tokens: Annotated[int, Field(ge=0, description="Shortest answer, in tokens.")] = 0
+    thinking_token_budget: Annotated[
+        Annotated[int, Field(ge=0)] | None, Field(description="Most tokens of thinking.")
+    ] = None
+    stop: Annotated[str | list[str] | None, Field(description="Texts that end the answer.")] = None
+    stop_token_ids: Annotated[list[int] | None, Field(description="Tokens that end the answer.")] = None
+    include_stop_str_in_output: Annotated[bool, Field(description="Keep the text that ended the answer.")] = False
+    ignore_eos: Annotated[bool, Field(description="Go on after the model's end of text.")] = False
+    bad_words: Annotated[list[str] | None, Field(description="Words that the answer may not have.")] = None
+    logit_bias: Annotated[
+        dict[int, float] | None, Field(description="What is added to the logits of tokens, by their ids.")
+    ] = None
+    allowed_token_ids: Annotated[list[int] | None, Field(description="The only tokens that the answer may have.")] = (
+        None
+    )
+    skip_special_tokens: Annotated[bool, Field(description="Leave special tokens out of the text.")] = True
+    spaces_between_special_tokens: Annotated[bool, Field(description="Put spaces between special tokens.")] = True
 
     @model_validator(mode="after")
     def _tokens_in_order(self) -> SamplingOptions:

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from daft import DataFrame, col
 
 from daft_vllm.errors import OptionError
-from daft_vllm.udf import prompt
+from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.prompt import prompt_expression
 from daft_vllm.udf.worker.progress import read_progress
 
 READERS: Mapping[str, Callable[[str], DataFrame]] = {
@@ -95,10 +96,10 @@ def run_job(
     messages: daft.Expression,
     output: str,
     *,
+    options: PromptOptions,
     column: str = "answer",
     error_column: str = "error",
     watch: Callable[[Mapping[str, float]], None] | None = None,
-    **options: Any,
 ) -> Summary:
     """Answer every row of ``df`` and write it with two more columns to ``output``.
 
@@ -107,10 +108,10 @@ def run_job(
         messages: the prompts.
         output: a ``.parquet`` or JSON-lines file. It is written under another name as batches are answered, and renamed
             when it is complete. Or a folder or object-store URL, which Daft's own Parquet writer fills.
+        options: the options of ``prompt()``.
         column: name of the answers' column.
         error_column: name of the column with the reason why a row has no answer.
         watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).
-        **options: further arguments of ``prompt()``.
 
     Raises:
         OptionError: a column's name is taken, or the output's format is unknown.
@@ -124,7 +125,8 @@ def run_job(
     temporary = tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
     with temporary as folder, _watching(folder, watch):
         whole = "__daft_vllm__"
-        answered = df.with_column(whole, prompt(messages, details=True, progress_folder=folder, **options))
+        expression = prompt_expression(messages, replace(options, details=True, progress_folder=folder))
+        answered = df.with_column(whole, expression)
         result = answered.with_columns({column: col(whole).get("value"), error_column: col(whole).get("error")})
         rows = write(result.exclude(whole))
         counters = read_progress(folder)

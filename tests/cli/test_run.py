@@ -135,7 +135,7 @@ def test_a_short_job_starts_quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     asked: list[Any] = []
 
     def remember(*args: Any, **options: Any) -> None:
-        asked.append(options["goal"])
+        asked.append(options["options"].goal)
         raise OptionError("enough is known")
 
     monkeypatch.setattr(job, "run_job", remember)

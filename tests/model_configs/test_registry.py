@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,9 @@ from daft_vllm.model_configs import (
     resolve_model,
 )
 from daft_vllm.model_configs.packaged import Package, converted_folder
-from daft_vllm.udf.options import spec_of
+from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.worker.spec import PromptSpec
 
 
 def test_every_file_is_a_model() -> None:
@@ -91,8 +94,11 @@ def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
         """Tell the weather."""
         return city
 
+    def of(**options: Any) -> PromptSpec:
+        return spec_of(PromptOptions(gpus=0, **options), ["auto"], use_process=True)
+
     for model in ("m", "Owner/M", "owner/m"):
-        spec = spec_of(["auto"], use_process=True, model=model, gpus=0, thinking=True, tools=[weather], options={})
+        spec = of(model=model, thinking=True, tools=[weather])
         assert spec.engine.chat_template == "{{ x }}"
         assert spec.engine.engine_args == {"reasoning_parser": "qwen3"}
         assert spec.chat_template_kwargs == {"other": 1}  # thinking=True goes before the config
@@ -101,13 +107,11 @@ def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
         assert spec.toolbox.parser == "hermes"
     given = {"chat_template": "{{ y }}", "chat_template_kwargs": {"other": 2}, "tool_parser": "llama3_json"}
     args = {"reasoning_parser": "granite"}
-    spec = spec_of(
-        ["auto"], use_process=True, model="m", gpus=0, tools=[weather], engine_args=args, options={}, **given
-    )
+    spec = of(model="m", tools=[weather], engine_args=args, **given)
     assert spec.engine.chat_template == "{{ y }}"
     assert spec.engine.engine_args == args
     assert spec.chat_template_kwargs == {"other": 2}
     assert spec.thinking is False  # a call that is only thought of is none
     assert spec.toolbox is not None
     assert spec.toolbox.parser == "llama3_json"
-    assert spec_of(["auto"], use_process=True, model="owner/other", gpus=0, options={}).chat_template_kwargs is None
+    assert of(model="owner/other").chat_template_kwargs is None

@@ -299,20 +299,9 @@ def test_messages_is_a_column() -> None:
 def test_no_gpu_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     import importlib
 
-    module = importlib.import_module("daft_vllm.udf.options")
-    monkeypatch.setattr(module, "_said", set())
+    module = importlib.import_module("daft_vllm.udf.planning.engine")
+    monkeypatch.setattr(module, "_logged", set())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for _ in range(2):
         prompt(col("q"))
     assert caplog.text.count("no GPU is visible") == 1
-
-
-def test_options_have_one_default() -> None:
-    """``spec_of`` is called without some of them by the provider and by ``check``."""
-    import inspect
-
-    from daft_vllm.udf.options import OWN_OPTIONS, spec_of
-
-    ours, theirs = inspect.signature(prompt).parameters, inspect.signature(spec_of).parameters
-    assert set(ours) >= OWN_OPTIONS
-    assert {name: theirs[name].default for name in OWN_OPTIONS} == {name: ours[name].default for name in OWN_OPTIONS}

@@ -8,12 +8,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import daft
 from daft import Series
 from daft.udf.metrics import increment_counter
 
@@ -26,6 +25,7 @@ from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.answers.results import result_series, value_array
 from daft_vllm.udf.answers.return_format import Parsed
 from daft_vllm.udf.columns.cells import CellReader
+from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.preflight.load import with_card_settings
 from daft_vllm.udf.worker.engines import shared_engine
 from daft_vllm.udf.worker.leaving import leave_quickly
@@ -48,9 +48,6 @@ _METRICS = (
 )
 """Counters of ``EngineStats`` that go to Daft's metrics."""
 
-_RAY_BATCHES = 2
-"""Batches that Daft 0.7 keeps outstanding for each Ray actor, and so the threads that an actor needs."""
-
 
 class _Batch(NamedTuple):
     """A batch on its way.
@@ -72,6 +69,9 @@ class _Batch(NamedTuple):
     future: Future[list[Outcome]]
 
 
+_Steps = Generator[Future[list[Outcome]], list[Outcome] | None, Series]
+
+
 class PromptActor:
     """Answers batches of prompts with this process's engine.
 
@@ -81,7 +81,9 @@ class PromptActor:
 
     def __init__(self, spec: PromptSpec) -> None:
         self._spec = spec
-        self._cells = CellReader(spec.parts, spec.turns, spec.files, lambda: self._opened().takes("image"))
+        self._cells = CellReader(
+            spec.parts, spec.turns, spec.options.files or FileAccess(), lambda: self._opened().takes("image")
+        )
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
         self._before = self._counted = EngineStats()
@@ -99,38 +101,44 @@ class PromptActor:
             columns: the spec's ``parts`` and ``turns``; its ``row_options`` (null: the option's default); where rows
                 have their own, the system messages, the adapters, and the names of the formats.
         """
-        batch = self._submit(columns)
+        steps = self._steps(columns)
         try:
-            outcomes = _placed(batch, batch.future.result())
-            again = batch.requests
-            for attempt in range(1, self._spec.retries + 1):
-                again = self._to_be_asked_again(batch, outcomes, again, attempt)
-                answers = self._given_to_engine(list(again.values())).result()
-                outcomes |= dict(zip(again, answers, strict=True))
-            return self._result(batch, outcomes)
+            step = _next_step(steps)
+            while isinstance(step, Future):
+                step = _next_step(steps, step.result())
         except CancelledError:
             self._raise_failure()
             raise
+        return step
 
     async def answer_async(self, *columns: Series) -> Series:
-        """Do as ``answer`` does; rendering and parsing happen in other threads than the event loop's."""
-        batch = await asyncio.to_thread(self._submit, columns)
-        # If the query is cancelled, so is the future, and with it the rows.
+        """Do as ``answer`` does. Rendering and parsing run in other threads than the event loop's.
+
+        If the query is cancelled, so are the rows.
+        """
+        steps = self._steps(columns)
         try:
-            answers = await asyncio.wrap_future(batch.future)
-            outcomes = _placed(batch, answers)
-            again = batch.requests
-            for attempt in range(1, self._spec.retries + 1):
-                again = await asyncio.to_thread(self._to_be_asked_again, batch, outcomes, again, attempt)
-                future = await asyncio.to_thread(self._given_to_engine, list(again.values()))
-                answers = await asyncio.wrap_future(future)
-                outcomes |= dict(zip(again, answers, strict=True))
+            step = await asyncio.to_thread(_next_step, steps)
+            while isinstance(step, Future):
+                answers = await asyncio.wrap_future(step)
+                step = await asyncio.to_thread(_next_step, steps, answers)
         except asyncio.CancelledError:
             self._raise_failure()
             raise
-        return await asyncio.to_thread(self._result, batch, outcomes)
+        return step
 
-    def _to_be_asked_again(
+    def _steps(self, columns: Sequence[Series]) -> _Steps:
+        """Answer a batch: hand out the rows that the engine answers, get their outcomes, and return the column."""
+        batch = self._submit(columns)
+        outcomes = _placed(batch, (yield batch.future))
+        again = batch.requests
+        for attempt in range(1, self._spec.options.retries + 1):
+            again = self._retried_requests(batch, outcomes, again, attempt)
+            answers = yield self._given_to_engine(list(again.values()))
+            outcomes |= dict(zip(again, answers or (), strict=True))
+        return self._result(batch, outcomes)
+
+    def _retried_requests(
         self, batch: _Batch, outcomes: Mapping[int, Outcome], asked: Iterable[int], attempt: int
     ) -> dict[int, Request]:
         """Return requests for those of the rows asked last that were cut off or are invalid, by their place."""
@@ -186,7 +194,7 @@ class PromptActor:
                 thinking=spec.thinking,
                 sampling=sampling,
                 constraint=constraint,
-                apply_chat_template=spec.apply_chat_template,
+                apply_chat_template=spec.options.apply_chat_template,
                 chat_template_kwargs=spec.chat_template_kwargs,
                 adapter=adapter,
                 toolbox=spec.toolbox,
@@ -207,9 +215,9 @@ class PromptActor:
             future.set_result([])
             return future
         try:
-            future = self._opened().submit(requests, dedupe=self._spec.dedupe)
+            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe)
         except EngineClosedError:  # idle, it had to make room for another query's in this very moment
-            future = self._opened().submit(requests, dedupe=self._spec.dedupe)
+            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe)
         self._in_flight.add(future)
         future.add_done_callback(self._ended)
         if self._failure is not None:  # which came while this batch was tokenized
@@ -254,7 +262,7 @@ class PromptActor:
         parsed = [spec.format.parse_outcome(name, outcome) for name, outcome in zip(batch.names, outcomes, strict=True)]
         values = value_array(parsed, spec.format.dtype)
         self._report(outcomes, parsed)
-        if spec.details:
+        if spec.options.details:
             return result_series(outcomes, parsed, values, spec.dtype).rename(batch.name)
         return Series.from_arrow(values, dtype=spec.dtype).rename(batch.name)
 
@@ -277,7 +285,7 @@ class PromptActor:
                 engine.check_media(spec.media)
                 if spec.toolbox is not None:
                     engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))
-                if spec.apply_chat_template is None and not engine.has_chat_template:
+                if spec.options.apply_chat_template is None and not engine.has_chat_template:
                     logger.warning(
                         "the model %r has no chat template: it gets the prompts as they are, and goes on with them. "
                         "chat_template= passes one; apply_chat_template=False says that it is meant.",
@@ -286,7 +294,7 @@ class PromptActor:
                 if spec.format.constraints:
                     like = Request(
                         None,
-                        apply_chat_template=spec.apply_chat_template,
+                        apply_chat_template=spec.options.apply_chat_template,
                         chat_template_kwargs=spec.chat_template_kwargs,
                         thinking=spec.thinking,
                     )
@@ -295,8 +303,8 @@ class PromptActor:
                 self._before = self._counted = engine.stats()
                 self._engine = engine  # not before: other batches wait for these checks
                 logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
-                if spec.progress_folder is not None and self._progress is None:
-                    self._progress = ProgressWriter(spec.progress_folder, self._counters)
+                if spec.options.progress_folder is not None and self._progress is None:
+                    self._progress = ProgressWriter(spec.options.progress_folder, self._counters)
             return self._engine
 
     def _report(self, outcomes: list[Outcome], parsed: list[Parsed]) -> None:
@@ -314,7 +322,7 @@ class PromptActor:
             counts = count_by_code([Outcome(error=error) for error in failed])
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
             message = f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first: {failed[0]}"
-            if self._spec.on_error == "raise":
+            if self._spec.options.on_error == "raise":
                 self._give_up(error := RowError(message))
                 raise error
             logger.warning(message)
@@ -338,58 +346,18 @@ class PromptActor:
         return stats.as_dict()
 
 
-def _placed(batch: _Batch, answers: Sequence[Outcome]) -> dict[int, Outcome]:
+def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> Future[list[Outcome]] | Series:
+    """Return the rows whose outcomes are needed next, or the column if nothing is."""
+    try:
+        return steps.send(answers)
+    except StopIteration as end:
+        column: Series = end.value
+        return column
+
+
+def _placed(batch: _Batch, answers: Sequence[Outcome] | None) -> dict[int, Outcome]:
     """Return the outcomes of all rows of a batch by their place."""
-    return {**batch.refused, **dict(zip(batch.requests, answers, strict=True))}
-
-
-def actor_expression(
-    spec: PromptSpec,
-    columns: Sequence[daft.Expression],
-    *,
-    use_process: bool,
-    max_concurrency: int,
-    batch_size: int,
-    max_batches: int | None = None,
-) -> daft.Expression:
-    """Return the expression that answers ``columns`` on actors with ``spec``; see ``prompt`` for the rest.
-
-    In processes the method is a plain one: natively Daft then hands each process one batch at a time, and on Ray two,
-    which a threaded actor works on at once. In the driver it is a coroutine, of which Daft 0.7 runs up to 64 at once.
-
-    Args:
-        spec: what the actors do.
-        columns: as ``PromptActor.answer`` takes them.
-        use_process: see ``prompt``.
-        max_concurrency: see ``prompt``.
-        batch_size: see ``prompt``.
-        max_batches: batches in flight in the driver. None: Daft's own number, 64.
-    """
-    method = daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
-    if use_process:
-
-        class Prompt(PromptActor):
-            @method
-            def __call__(self, *columns: Series) -> Series:
-                return self.answer(*columns)
-
-        wrapped = daft.cls(
-            gpus=spec.engine.gpus,
-            use_process=True,
-            max_concurrency=max_concurrency,
-            name_override="prompt",
-            ray_options={"max_concurrency": _RAY_BATCHES},
-        )(Prompt)
-    else:
-
-        class StreamingPrompt(PromptActor):
-            @method
-            async def __call__(self, *columns: Series) -> Series:
-                return await self.answer_async(*columns)
-
-        wrapped = daft.cls(gpus=spec.engine.gpus, name_override="prompt", max_concurrency=max_batches)(StreamingPrompt)
-    expression: daft.Expression = wrapped(spec)(*columns)
-    return expression
+    return {**batch.refused, **dict(zip(batch.requests, answers or (), strict=True))}
 
 
 def _in_ray_actor() -> bool:

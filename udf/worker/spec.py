@@ -1,10 +1,10 @@
-"""What a worker is told: one picklable object."""
+"""What a worker gets: one picklable object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from daft import DataType
 
@@ -13,8 +13,8 @@ from daft_vllm.engine.requests.content import MediaKind, Message
 from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.udf.answers.results import details_type
 from daft_vllm.udf.answers.return_format import ReturnFormat
-from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import PartKind
+from daft_vllm.udf.options import PromptOptions
 
 
 @dataclass(frozen=True)
@@ -25,57 +25,53 @@ class PromptSpec:
         engine: how to start the engine.
         sampling: sampling options of every row.
         format: what every answer has to be.
+        options: the options of ``prompt()`` that a worker uses as they are given, from ``PromptOptions.for_worker``.
         parts: what each column of the prompt holds, in order.
         turns: what each column of the messages that follow holds; before each message the column of the answer.
-        files: from where the files that the columns name may be read.
-        system_message: put before every prompt.
         examples: messages before every prompt.
-        row_system_message: whether each row brings a system message of its own; null: ``system_message``.
-        apply_chat_template: False sends the prompts as they are. None: so it is where the model has no template.
-        chat_template_kwargs: handed to the chat template.
-        on_error: ``"null"`` leaves failed rows null, ``"raise"`` raises after the batch they are in.
-        row_options: names of the sampling options that come with each row.
-        dedupe: compute identical rows once.
-        preambles: said before the prompts, see ``daft_vllm.engine.Request``; by the name of the row's format, which is
+        preambles: put before the prompts, see ``daft_vllm.engine.Request``; by the name of the row's format, which is
             None where all rows have the same.
         thinking: see ``daft_vllm.engine.Request``.
-        retries: how often a row is asked again that was cut off or is invalid.
-        adapter: name of the LoRA adapter of every row.
-        row_adapter: whether each row names one of its own; null: the model as it is.
         toolbox: tools that the model may call.
-        details: whether the column holds a struct with the value, or the value alone.
+        chat_template_kwargs: arguments of the chat template.
+        row_options: names of the sampling options that come with each row.
+        row_system_message: whether each row brings a system message of its own; null: that of ``options``.
+        row_adapter: whether each row names an adapter of its own; null: the model as it is.
         claim_gpus: take free GPUs of this machine, because nobody else hands them out.
-        progress_folder: where live counters are written. None: nowhere.
     """
 
     engine: EngineConfig
     sampling: SamplingOptions
     format: ReturnFormat
+    options: PromptOptions = field(default_factory=PromptOptions)
     parts: tuple[PartKind, ...] = ("auto",)
     turns: tuple[tuple[PartKind, ...], ...] = ()
-    files: FileAccess = field(default_factory=FileAccess)
-    system_message: str | None = None
     examples: tuple[Message, ...] = ()
-    row_system_message: bool = False
-    apply_chat_template: bool | None = None
-    chat_template_kwargs: Mapping[str, Any] | None = None
-    on_error: Literal["null", "raise"] = "null"
-    row_options: tuple[str, ...] = ()
     preambles: Mapping[str | None, str | None] = field(default_factory=dict)
     thinking: bool | None = None
-    retries: int = 0
-    dedupe: bool = True
-    adapter: str | None = None
-    row_adapter: bool = False
     toolbox: Toolbox | None = None
-    details: bool = False
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    row_options: tuple[str, ...] = ()
+    row_system_message: bool = False
+    row_adapter: bool = False
     claim_gpus: bool = False
-    progress_folder: str | None = None
 
     @property
     def dtype(self) -> DataType:
         """Type of the result column."""
-        return details_type(self.format.dtype) if self.details else self.format.dtype
+        return details_type(self.format.dtype) if self.options.details else self.format.dtype
+
+    @property
+    def system_message(self) -> str | None:
+        """Put before every prompt whose row brings none."""
+        message = self.options.system_message
+        return message if isinstance(message, str) else None
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the LoRA adapter of rows that name none."""
+        name = self.options.adapter
+        return name if isinstance(name, str) else None
 
     @property
     def media(self) -> set[MediaKind]:
@@ -84,7 +80,8 @@ class PromptSpec:
 
     @property
     def needs_chat_template(self) -> bool:
-        """Whether there is more than one text to say."""
+        """Whether the model has to have a chat template: one was asked for, or the prompt is more than one text."""
+        applied = self.options.apply_chat_template
         several = self.turns or self.examples or self.row_system_message or len(self.parts) > 1
         several = several or self.system_message is not None or self.toolbox is not None
-        return self.apply_chat_template is not False and bool(self.apply_chat_template or several)
+        return applied is not False and bool(applied or several)

@@ -11,22 +11,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from daft_vllm.cli.terminal import engine_args_of, fail, quiet, return_format
+from daft_vllm.cli.terminal import engine_args_of, fail, option, quiet, return_format
+from daft_vllm.udf.options import DEFAULT, option_default
 
 
 def check(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: the one that is here.")] = None,
-    gpus: Annotated[float | None, typer.Option(help="GPUs of each engine.")] = None,
-    engines: Annotated[int, typer.Option(min=1, help="Engines in all.")] = 1,
-    goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
-    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
+    gpus: Annotated[float | None, option("gpus")] = DEFAULT.gpus,
+    engines: Annotated[int, option("max_concurrency", min=1)] = DEFAULT.max_concurrency,
+    goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
+    engine_args: Annotated[str, option("engine_args", "JSON.")] = "{}",
     input: Annotated[str | None, typer.Option(help="The table: its first rows are looked at.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt, with columns in braces.")] = None,
     images: Annotated[str | None, typer.Option(help="A column of images that goes before the prompt.")] = None,
     schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema that every answer satisfies.")] = None,
     choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    max_tokens: Annotated[int, option("max_tokens", min=1)] = option_default("max_tokens"),
     ray: Annotated[bool, typer.Option(help="Look at the Ray cluster of RAY_ADDRESS.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

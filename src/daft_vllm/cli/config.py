@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from daft_vllm.cli.terminal import engine_args_of, fail, quiet
+from daft_vllm.cli.terminal import engine_args_of, fail, option, quiet
 from daft_vllm.errors import DaftVLLMError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config
 from daft_vllm.model_configs.advice import advice
@@ -19,6 +19,7 @@ from daft_vllm.model_configs.cards import GIB, card_of
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
+from daft_vllm.udf.options import DEFAULT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +170,8 @@ def config(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
     gpus: Annotated[float, typer.Option(help="GPUs of each engine, or a share of one.")] = 1,
-    goal: Annotated[str | None, typer.Option(help="throughput, long-context, images, text or short-job.")] = None,
-    engine_args: Annotated[str, typer.Option(help="vLLM's engine arguments as JSON.")] = "{}",
+    goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
+    engine_args: Annotated[str, option("engine_args", "JSON.")] = "{}",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of a row.")] = 512,
     shared_tokens: Annotated[int, typer.Option(min=0, help="How many of them the rows share.")] = 0,
     output_tokens: Annotated[int, typer.Option(min=1, help="Output tokens of a row.")] = 128,

@@ -8,13 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from daft_vllm.cli.terminal import fail, quiet
+from daft_vllm.cli.terminal import fail, option, quiet
 from daft_vllm.cli.watching import run_watched
+from daft_vllm.udf.options import DEFAULT, PromptOptions
 
 
 def demo(
     output: Annotated[str, typer.Option(help="Where the table goes.")] = "out/demo.parquet",
-    model: Annotated[str, typer.Option(help="A folder, a name on the hub, or smollm2-135m.")] = "smollm2-135m",
+    model: Annotated[str, option("model")] = DEFAULT.model,
     limit: Annotated[int | None, typer.Option(min=1, help="Take only the first N packages.")] = None,
 ) -> None:
     """Describe and classify every installed Python package, in typed columns."""
@@ -28,17 +29,14 @@ def demo(
     if limit is not None:
         df = df.limit(limit)
     messages = lit("Package ") + col("name") + lit(": ") + col("summary")
-    failed = run_watched(
-        df,
-        messages,
-        output,
-        column="label",
+    options = PromptOptions(
         return_format=Label,
         system_message=SYSTEM_MESSAGE,
         model=model,
-        max_tokens=128,
         engine_args={"max_model_len": 2048},
+        sampling={"max_tokens": 128},
     )
+    failed = run_watched(df, messages, output, options, column="label")
     table = pq.read_table(output)
     shown = Table("name", "category", "audience", "description", title=f"{output}: {table.num_rows} rows")
     for row in table.slice(0, 20).to_pylist():

@@ -11,7 +11,20 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from daft_vllm.udf.options import option_help
+
 console = Console(stderr=True)
+
+
+def option(name: str, more: str = "", **limits: Any) -> Any:
+    """Return the command's option for one of ``prompt()``'s, with the line of help that is stated there.
+
+    Args:
+        name: the option's name in ``prompt()``.
+        more: what is added to its help.
+        limits: ``min`` and so on, for typer.
+    """
+    return typer.Option(help=f"{option_help(name)} {more}".strip(), **limits)
 
 
 def return_format(schema: Path | None, choices: str | None) -> Any:

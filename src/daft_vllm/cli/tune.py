@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from daft_vllm.cli.terminal import console, engine_args_of, fail, quiet
+from daft_vllm.cli.terminal import console, engine_args_of, fail, option, quiet
 
 
 def tune(
@@ -18,7 +18,7 @@ def tune(
         "tuned.toml"
     ),
     rows: Annotated[int, typer.Option(min=1, help="Rows of the sample that each trial answers.")] = 64,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
+    max_tokens: Annotated[int, option("max_tokens", min=1)] = 128,
     minutes: Annotated[float, typer.Option(min=0, help="When to stop trying.")] = 10.0,
     gpus: Annotated[float, typer.Option(help="GPUs of the engine.")] = 0,
     engine_args: Annotated[str, typer.Option(help="Settings that stay: JSON, or @file of an overlay.")] = "{}",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from daft_vllm.cli.terminal import console
+from daft_vllm.udf.options import PromptOptions
 
 SHORT_JOB = 256, 1024
 """A short job has at most this many rows, and at most this many output tokens of each.
@@ -20,16 +22,18 @@ capturing the graphs takes 30 s and more (SkyRL pull request 2138).
 """
 
 
-def run_watched(df: Any, messages: Any, output: str, **options: Any) -> int:
-    """Run a job with progress and a summary on stderr; return how many rows failed."""
+def run_watched(
+    df: Any, messages: Any, output: str, options: PromptOptions, *, column: str = "answer", error_column: str = "error"
+) -> int:
+    """Run a job with progress and a summary on stderr; return how many rows failed. Arguments as in ``run_job``."""
     from daft_vllm.job import run_job
 
     total = df.count_rows()
-    if options.get("goal") is None and total <= SHORT_JOB[0] and options["max_tokens"] <= SHORT_JOB[1]:
-        options["goal"] = "short-job"
-    console.print(f"{total} rows, model {options['model']}: loading", highlight=False)
+    if options.goal is None and total <= SHORT_JOB[0] and options.sampling["max_tokens"] <= SHORT_JOB[1]:
+        options = replace(options, goal="short-job")
+    console.print(f"{total} rows, model {options.model}: loading", highlight=False)
     with _Watch(total) as watch:
-        summary = run_job(df, messages, output, watch=watch, **options)
+        summary = run_job(df, messages, output, options=options, column=column, error_column=error_column, watch=watch)
     table = Table(title=output, show_header=False)
     table.add_row("rows", str(summary.rows))
     table.add_row("rows without a value", str(summary.failed))

@@ -13,18 +13,19 @@ from daft.udf.metrics import _metrics_context
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.errors import EngineDiedError, RowError
 from daft_vllm.udf.answers.return_format import ReturnFormat
+from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.progress import read_progress
 from daft_vllm.udf.worker.spec import PromptSpec
 from tests.conftest import ENGINE_ARGS
 
 
-def spec_of(smollm2: str, return_format: Any = None, **changes: Any) -> PromptSpec:
+def spec_of(smollm2: str, return_format: Any = None, **options: Any) -> PromptSpec:
     return PromptSpec(
         engine=EngineConfig(smollm2, dict(ENGINE_ARGS), gpus=0),
         sampling=SamplingOptions(max_tokens=6),
         format=ReturnFormat.of(return_format),
-        **changes,
+        options=PromptOptions(**options),
     )
 
 

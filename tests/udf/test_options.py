@@ -1,0 +1,224 @@
+"""Options are stated once: in the object, which ``prompt()``'s signature and the command's help follow."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import typing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import daft
+import pytest
+from typer.testing import CliRunner
+
+from daft_vllm import prompt
+from daft_vllm.cli import app
+from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.errors import OptionError
+from daft_vllm.udf.answers.formats import Tools
+from daft_vllm.udf.columns.files import FileAccess
+from daft_vllm.udf.columns.parts import Messages
+from daft_vllm.udf.options import (
+    DEFAULT,
+    OPTION_NAMES,
+    PromptOptions,
+    SamplingArguments,
+    option_default,
+    option_help,
+)
+
+NAMES = {"daft": daft, "Tools": Tools, "FileAccess": FileAccess, "Messages": Messages}
+"""What the options are typed with, and ``options.py`` imports for type checkers only."""
+
+
+def test_the_signature_has_every_option_of_the_object() -> None:
+    """By name, type and default, in the same order."""
+    parameters = inspect.signature(prompt).parameters
+    assert tuple(parameters) == ("messages", *OPTION_NAMES, "options")
+    assert all(parameters[name].default == getattr(DEFAULT, name) for name in OPTION_NAMES)
+    ours = typing.get_type_hints(PromptOptions, localns=NAMES)
+    theirs = typing.get_type_hints(prompt)
+    assert {name: ours[name] for name in OPTION_NAMES} == {name: theirs[name] for name in OPTION_NAMES}
+    assert typing.get_args(theirs["options"]) == (SamplingArguments,)
+
+
+def test_sampling_arguments_are_the_sampling_options_or_a_column() -> None:
+    arguments = typing.get_type_hints(SamplingArguments, localns=NAMES)
+    options = typing.get_type_hints(SamplingOptions)
+    assert list(arguments) == list(SamplingOptions.model_fields)
+    assert arguments == {name: options[name] | daft.Expression for name in arguments}
+
+
+def test_every_option_has_a_line_of_help_which_the_command_shows() -> None:
+    for name in (*(one.name for one in fields(PromptOptions)), *SamplingOptions.model_fields):
+        text = option_help(name)
+        assert text.endswith(".")
+        assert len(text) < 90
+    result = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "300", "TERM": "dumb"})
+    for name in ("model", "gpus", "max_concurrency", "retries", "goal", "max_tokens", "temperature", "system_message"):
+        assert option_help(name) in result.output
+    assert option_default("max_tokens") == 1024
+    assert option_default("retries") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"enforce": "maybe"}, "enforce is 'strict' or 'validate'"),
+        ({"backend": "outlines"}, "backend is 'auto'"),
+        ({"retries": -1}, "retries is a whole number"),
+        ({"on_error": "log"}, "on_error is 'null' or 'raise'"),
+        ({"use_process": "no"}, "use_process is True, False or 'auto'"),
+        ({"max_concurrency": 0}, "max_concurrency is a whole number"),
+        ({"batch_size": 1.5}, "batch_size is a whole number"),
+        ({"files": "/data"}, "files is FileAccess"),
+        ({"system_message": "x", "apply_chat_template": False}, "system_message needs the chat template"),
+        ({"thinking_token_budget": 5}, "thinking=True"),
+        ({"temprature": 1}, "Did you mean 'temperature'"),
+        ({"max_concurency": 2}, "Did you mean 'max_concurrency'"),
+    ],
+)
+def test_what_an_option_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message.replace("(", r"\(")):
+        PromptOptions.of(options)
+
+
+def test_a_worker_gets_no_columns_and_nothing_twice() -> None:
+    options = PromptOptions(
+        return_format=int,
+        system_message=daft.col("s"),
+        adapter="legal",
+        turns=[(daft.col("a"), daft.col("q"))],
+        examples=[("1 + 1?", 2)],
+        retries=2,
+        sampling={"max_tokens": daft.col("limit"), "seed": 1},
+    )
+    assert options.row_sampling.keys() == {"max_tokens"}
+    assert options.common_sampling == SamplingOptions(seed=1)
+    assert options.for_worker() == PromptOptions(adapter="legal", retries=2)
+
+
+SCRIPT = """
+from pydantic import BaseModel
+
+import daft
+from daft import col, lit
+from daft_vllm import FileAccess, check, image, prompt
+
+
+class City(BaseModel):
+    capital: str
+
+
+expression: daft.Expression = prompt(
+    [image(col("photo")), col("question"), lit("Which city is it?")],
+    City,
+    enforce="validate",
+    backend="guidance",
+    describe_schema=False,
+    thinking=True,
+    tools=[],
+    tool_choice="auto",
+    tool_parser="hermes",
+    parallel_tool_calls=False,
+    retries=2,
+    turns=[(col("a"), [col("b"), lit("Why?")]), (col("c"), col("d"))],
+    system_message=col("system"),
+    examples=[("1 + 1?", "2"), ("France?", City(capital="Paris"))],
+    files=FileAccess(folders=["/data"]),
+    model="qwen3-8b",
+    engine_args={"max_model_len": 4096, "dtype": "bfloat16"},
+    goal="text",
+    apply_chat_template=True,
+    chat_template="{{ messages }}",
+    chat_template_kwargs={"enable_thinking": False},
+    truncate_prompt_tokens=-1,
+    truncation_side="left",
+    adapters={"legal": "/adapters/legal"},
+    adapter=col("field"),
+    gpus=0.5,
+    use_process=True,
+    max_concurrency=2,
+    batch_size=64,
+    dedupe=False,
+    on_error="raise",
+    details=True,
+    stall_timeout=60,
+    max_restarts=1,
+    progress_folder="/tmp/progress",
+    temperature=0.7,
+    top_p=0.9,
+    top_k=40,
+    min_p=0.05,
+    presence_penalty=0.1,
+    frequency_penalty=col("penalty"),
+    repetition_penalty=1.1,
+    seed=col("seed"),
+    max_tokens=col("limit"),
+    min_tokens=1,
+    thinking_token_budget=100,
+    stop=["END"],
+    stop_token_ids=[2],
+    include_stop_str_in_output=True,
+    ignore_eos=False,
+    bad_words=["no"],
+    logit_bias={1: -1.0},
+    allowed_token_ids=[1, 2],
+    skip_special_tokens=False,
+    spaces_between_special_tokens=True,
+)
+df = daft.from_pydict({"question": ["?"]}).with_column("answer", expression)
+print(check(col("question"), City, df=df, max_tokens=10).ok)
+"""
+_BIN = Path(sys.executable).parent
+
+
+# Errors in each script, by mypy's and pyright's names. A call with an unknown argument is all that pyright says of it.
+WRONG = {
+    "mypy": ('"retrys" for "prompt"', '"temprature" for "prompt"', "Literal['maybe']", 'Argument "top_k"'),
+    "pyright": ('No parameter named "retrys"', 'No parameter named "temprature"'),
+}
+MYPY = """
+[mypy]
+strict = True
+[mypy-vllm.*,torch.*,transformers.*,ray.*,xgrammar.*]
+follow_imports = skip
+"""
+
+
+def _problems(folder: Path, checker: str) -> list[tuple[str, str]]:
+    """Run a type checker on the scripts in a folder; return each error's file and text."""
+    if checker == "mypy":
+        (folder / "mypy.ini").write_text(MYPY, encoding="utf-8")  # else it reads vLLM and torch, for 40 seconds
+        command = [_BIN / "mypy", "--output=json", "--cache-dir", folder / "cache", folder]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        return [(Path(one["file"]).name, one["message"]) for one in found if one["severity"] == "error"]
+    command = [_BIN / "pyright", "--outputjson", "--pythonpath", sys.executable, folder]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    diagnostics = json.loads(done.stdout)["generalDiagnostics"]
+    return [(Path(one["file"]).name, one["message"]) for one in diagnostics if one["severity"] == "error"]
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_users_script_is_checked(tmp_path: Path, checker: str) -> None:
+    """One with every option has no error; misspelt options, and values of another type, are found."""
+    assert all(f" {name}=" in SCRIPT for name in (*OPTION_NAMES[1:], *SamplingOptions.model_fields))
+    wrong = SCRIPT
+    for right, error in (
+        ("retries=2", "retrys=2"),
+        ("temperature=0.7", "temprature=0.7"),
+        ('enforce="validate"', 'enforce="maybe"'),
+        ("top_k=40", 'top_k="many"'),
+    ):
+        wrong = wrong.replace(right, error)
+    (tmp_path / "right.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
+    found = _problems(tmp_path, checker)
+    assert [text for file, text in found if file == "right.py"] == []
+    said = "\n".join(text for file, text in found if file == "wrong.py")
+    assert all(text in said for text in WRONG[checker]), said

@@ -1,0 +1,86 @@
+"""How the engine is started that answers the rows."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import daft
+
+from daft_vllm.engine import EngineConfig
+from daft_vllm.engine.setup.devices import visible_gpus
+from daft_vllm.engine.setup.preflight import check_model_folder
+from daft_vllm.errors import OptionError, suggest
+from daft_vllm.model_configs import ModelConfig, Prompting, check_known_model, config_of
+from daft_vllm.model_configs.resolution import resolve
+from daft_vllm.udf.options import PromptOptions
+
+logger = logging.getLogger("daft_vllm")
+
+_logged: set[str] = set()
+
+
+def known_config(model: str) -> ModelConfig | None:
+    """Return the config of a model that daft-vllm describes; None: it describes none of this name.
+
+    Raises:
+        OptionError: the name is neither a known one nor one of a hub or a folder.
+        ModelError: it is meant as a folder, and isn't a model's.
+    """
+    check_known_model(model)
+    check_model_folder(model)
+    return config_of(model)
+
+
+def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: Prompting) -> EngineConfig:
+    """Return how the engine is started.
+
+    Args:
+        options: the options of ``prompt()``.
+        known: the model's config, if there is one.
+        prompting: how the model wants to be asked.
+
+    Raises:
+        OptionError: an engine argument or an adapter is unknown or contradicts another option.
+    """
+    adapters, adapter = options.adapters or {}, options.adapter
+    if adapter is not None and not adapters:
+        raise OptionError('adapter names one of adapters={"name": "/folder/of/a/lora"}, which is empty.')
+    if isinstance(adapter, str) and adapter not in adapters:
+        raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters)}")
+    settings = resolve(known, goal=options.goal, user=options.engine_args)
+    return EngineConfig(
+        model=options.model,
+        engine_args={name: setting.value for name, setting in settings.items()},
+        chat_template=options.chat_template or prompting.chat_template,
+        truncate_prompt_tokens=options.truncate_prompt_tokens,
+        truncation_side=options.truncation_side,
+        adapters={name: _absolute(place) for name, place in adapters.items()},
+        gpus=_default_gpus() if options.gpus is None else options.gpus,
+        stall_timeout=options.stall_timeout,
+        max_restarts=options.max_restarts,
+    )
+
+
+def _absolute(place: str) -> str:
+    """Return where a folder is for every process; names on a hub stay."""
+    path = Path(place).expanduser()
+    return str(path.resolve()) if path.is_dir() else place
+
+
+def _default_gpus() -> float:
+    """Return 1 if there is a GPU, else 0; the latter is logged once."""
+    if daft.get_or_infer_runner_type() == "ray":
+        import ray
+
+        if ray.is_initialized():
+            found = ray.cluster_resources().get("GPU", 0) >= 1
+            return 1 if found else _log_cpu("no node of the Ray cluster has a GPU")
+    return 1 if visible_gpus() else _log_cpu("no GPU is visible")
+
+
+def _log_cpu(why: str) -> float:
+    if why not in _logged:
+        _logged.add(why)
+        logger.warning("%s: the model runs on the CPU (gpus=0). Pass gpus= to choose yourself.", why)
+    return 0

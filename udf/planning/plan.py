@@ -1,0 +1,66 @@
+"""From the options of ``prompt()`` to what a worker gets; checked before any model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from daft_vllm.model_configs import Prompting, known_folder
+from daft_vllm.udf.columns.parts import PartKind, examples_of
+from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.planning.answer import answer_of, check_format, preambles_of, warn_about_format
+from daft_vllm.udf.planning.conversation import template_kwargs, thinking_of
+from daft_vllm.udf.planning.engine import engine_config, known_config
+from daft_vllm.udf.worker.spec import PromptSpec
+
+
+def spec_of(
+    options: PromptOptions,
+    parts: Sequence[PartKind],
+    turns: Sequence[Sequence[PartKind]] = (),
+    *,
+    use_process: bool,
+) -> PromptSpec:
+    """Check the options of ``prompt()`` and return what a worker gets.
+
+    Args:
+        options: the options.
+        parts: what the columns of the messages hold.
+        turns: what the columns of the messages that follow hold.
+        use_process: whether the engine runs in another process than this.
+
+    Raises:
+        OptionError: an option is unknown, out of range, or contradicts another.
+        SchemaError: ``return_format`` cannot be used.
+        ModelError: ``model`` is a folder that isn't there, isn't a model's, or doesn't take what the prompt holds.
+    """
+    known = known_config(options.model)
+    if known is not None:
+        known.check_takes(kind for kinds in (parts, *turns) for kind in kinds if kind in ("image", "audio"))
+    prompting = known.prompting if known is not None else Prompting()
+    answer = answer_of(options, prompting)
+    engine = engine_config(options, known, prompting)
+    # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
+    tokenizer_of = None if use_process else str(engine.engine_args.get("tokenizer") or known_folder(options.model))
+    check_format(answer.format, tokenizer_of)
+    thinking = thinking_of(options, engine, is_parsed=answer.is_parsed)
+    sampling = options.common_sampling
+    describes = options.describe_schema and options.apply_chat_template is not False
+    row_options = tuple(options.row_sampling)
+    warn_about_format(answer.format, None if "max_tokens" in row_options else sampling.max_tokens, tokenizer_of)
+    return PromptSpec(
+        engine=engine,
+        sampling=sampling,
+        format=answer.format,
+        options=options.for_worker(),
+        parts=tuple(parts),
+        turns=tuple(tuple(kinds) for kinds in turns),
+        examples=examples_of(options.examples),
+        preambles=preambles_of(answer.format) if describes else {},
+        thinking=thinking,
+        toolbox=answer.toolbox,
+        chat_template_kwargs=template_kwargs(options, prompting, thinking),
+        row_options=row_options,
+        row_system_message=options.has_column("system_message"),
+        row_adapter=options.has_column("adapter"),
+        claim_gpus=True,
+    )

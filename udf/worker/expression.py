@@ -1,0 +1,63 @@
+"""The Daft expression that runs actors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import daft
+from daft import Series
+
+from daft_vllm.udf.worker.actor import PromptActor
+from daft_vllm.udf.worker.spec import PromptSpec
+
+_RAY_BATCHES = 2
+"""Batches that Daft 0.7 keeps outstanding for each Ray actor, and so the threads that an actor needs."""
+
+
+def actor_expression(
+    spec: PromptSpec,
+    columns: Sequence[daft.Expression],
+    *,
+    use_process: bool,
+    engines: int,
+    batch_size: int,
+    max_batches: int | None = None,
+) -> daft.Expression:
+    """Return the expression that answers ``columns`` on actors with ``spec``; see ``prompt`` for the rest.
+
+    In processes the method is a plain one: natively Daft then hands each process one batch at a time, and on Ray two,
+    which a threaded actor works on at once. In the driver it is a coroutine, of which Daft 0.7 runs up to 64 at once.
+
+    Args:
+        spec: what the actors do.
+        columns: as ``PromptActor.answer`` takes them.
+        use_process: see ``prompt``.
+        engines: ``max_concurrency`` of ``prompt``.
+        batch_size: see ``prompt``.
+        max_batches: batches in flight in the driver. None: Daft's own number, 64.
+    """
+    method = daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
+    if use_process:
+
+        class Prompt(PromptActor):
+            @method
+            def __call__(self, *columns: Series) -> Series:
+                return self.answer(*columns)
+
+        wrapped = daft.cls(
+            gpus=spec.engine.gpus,
+            use_process=True,
+            max_concurrency=engines,
+            name_override="prompt",
+            ray_options={"max_concurrency": _RAY_BATCHES},
+        )(Prompt)
+    else:
+
+        class StreamingPrompt(PromptActor):
+            @method
+            async def __call__(self, *columns: Series) -> Series:
+                return await self.answer_async(*columns)
+
+        wrapped = daft.cls(gpus=spec.engine.gpus, name_override="prompt", max_concurrency=max_batches)(StreamingPrompt)
+    expression: daft.Expression = wrapped(spec)(*columns)
+    return expression
