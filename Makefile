@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test slow bench lint types lock wheel-test clean
+.PHONY: demo test slow bench lint types lock compat wheel-test clean
 .DELETE_ON_ERROR:
 
 demo: .venv/ready
@@ -59,6 +59,12 @@ lock: | $(UV)
 	  > requirements-cpu.txt
 	rm .lock.part
 
+# The fast tests with another release of vLLM's CPU build, or another Python, each in an environment of its own:
+# "make compat VLLM=0.31.0", "make compat PYTHON=python3.12 ARGS=tests/engine".
+VLLM ?= 0.32.0
+compat: | $(UV)
+	UV=$(abspath $(UV)) bash tests/compat.sh $(VLLM) $(PYTHON) $(ARGS)
+
 # Build the wheel and try it in an environment of its own, outside of the checkout.
 wheel-test: .venv/ready
 	@echo "== wheel: build, install elsewhere, run the README's first snippet"
@@ -66,4 +72,4 @@ wheel-test: .venv/ready
 	PYTHON=$(PYTHON) UV=$(abspath $(UV)) bash tests/wheel_smoke.sh dist/*.whl
 
 clean:
-	rm -rf .venv .venv-uv build dist out src/*.egg-info
+	rm -rf .venv .venv-compat .venv-uv build dist out src/*.egg-info

@@ -127,18 +127,18 @@ def check(
 
     look("engine options", engine_options)
     look("options", other_options)
-    exists = look("model", lambda: model_checks.files(found))
+    exists = look("model", lambda: model_checks.check_files(found))
     described = exists or config_of(found.name) is not None
     later: list[tuple[str, Callable[[], str | Check], bool]] = [
-        ("architecture", lambda: model_checks.served(found), described),
+        ("architecture", lambda: model_checks.check_architecture(found), described),
         ("chat template", lambda: _chat_template(found, given("chat_template"), applied), True),
         ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
         ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
         ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
-        ("memory", lambda: model_checks.memory(found, card, gpus), described),
+        ("memory", lambda: model_checks.check_memory(found, card, gpus), described),
         ("GPUs", lambda: _gpus(gpus, engines, found), not (gpu is not None and not visible_gpus())),
         ("cluster", lambda: _cluster(gpus, engines), daft.get_or_infer_runner_type() == "ray"),
-        ("disk", lambda: model_checks.disk(found), described),
+        ("disk", lambda: model_checks.check_disk(found), described),
         ("shared memory", lambda: _shared_memory(gpus), True),
         ("batches", lambda: _batches(df, parts, engines, given("batch_size")), df is not None),
         ("changes of vLLM", lambda: _patches(gpus), bool(vllm_version())),

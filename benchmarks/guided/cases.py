@@ -56,7 +56,7 @@ def read_cases(folder: Path) -> Iterator[Case]:
             yield Case(name, group["schema"], [test["data"] for test in group["tests"]])
 
 
-def form_of(case: Case) -> ReturnFormat | None:
+def return_format_of(case: Case) -> ReturnFormat | None:
     """Return what ``prompt()`` makes of the schema; None for ``true`` and ``false``, which it doesn't take.
 
     Raises:

@@ -19,8 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.guided.cases import Case, form_of, read_cases
-from benchmarks.guided.grammars import Fitted, acceptor, texts_of, writer
+from benchmarks.guided.cases import Case, read_cases, return_format_of
+from benchmarks.guided.grammars import KeyOrder, acceptor, texts_of, writer
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.setup.preflight import check_constraint
@@ -42,7 +42,7 @@ def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
     """
     constraint = Constraint(json_schema=json.dumps(case.schema))
     try:
-        form_of(case)
+        return_format_of(case)
         check_constraint(constraint, model)
         one = enforcement_of(constraint)
     except SchemaError as e:
@@ -62,9 +62,9 @@ def judge(case: Case, model: str | None = None, texts: int = TEXTS) -> None:
         elif not is_valid and not accepted:
             case.invalid_refused += 1
         elif is_valid:
-            fitted = Fitted(one)
-            fitted.ordered(instance)
-            (case.unnamed_keys if fitted.has_unnamed_keys else case.valid_refused).append(json.dumps(instance)[:200])
+            key_order = KeyOrder(one)
+            key_order.apply(instance)
+            (case.unnamed_keys if key_order.has_unnamed_keys else case.valid_refused).append(json.dumps(instance)[:200])
         else:
             case.invalid_accepted.append(json.dumps(instance)[:200])
     if one.kind == "json":

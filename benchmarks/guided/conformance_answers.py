@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from benchmarks.guided.cases import Case, form_of
+from benchmarks.guided.cases import Case, return_format_of
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
 from daft_vllm.model_configs import resolve_model
@@ -31,7 +31,7 @@ def let_model_answer(
         max_tokens: longest answer.
     """
     enforced = [case for case in cases if case.backend is not None]
-    forms = [form_of(case) for case in enforced]
+    forms = [return_format_of(case) for case in enforced]
     rows = []
     for number in range(answers):
         for case, form in zip(enforced, forms, strict=True):

@@ -136,26 +136,26 @@ def _bits(mask: Any) -> list[int]:
 
 def texts_of(value: Any, one: Enforcement) -> set[str]:
     """Return compact JSON texts of a value: with its keys as they are, and in the order that the grammar expects."""
-    values = (value, Fitted(one).ordered(value))
+    values = (value, KeyOrder(one).apply(value))
     return {json.dumps(v, ensure_ascii=ascii, separators=(",", ":")) for v in values for ascii in (False, True)}
 
 
-class Fitted:
+class KeyOrder:
     """Puts the keys of values into the order of a lowered schema. Notes whether a key is neither named nor allowed."""
 
     def __init__(self, one: Enforcement) -> None:
         self._root = json.loads(str(one.spec))
         self.has_unnamed_keys = False
 
-    def ordered(self, value: Any) -> Any:
+    def apply(self, value: Any) -> Any:
         """Return the value with its keys in order."""
-        return self._ordered(value, self._root)
+        return self._apply(value, self._root)
 
-    def _ordered(self, value: Any, node: Any) -> Any:
+    def _apply(self, value: Any, node: Any) -> Any:
         node = self._branch_for(value, node)
         if isinstance(value, list):
             prefix, items = node.get("prefixItems", []), node.get("items", {})
-            return [self._ordered(v, prefix[i] if i < len(prefix) else items) for i, v in enumerate(value)]
+            return [self._apply(v, prefix[i] if i < len(prefix) else items) for i, v in enumerate(value)]
         if not isinstance(value, dict):
             return value
         named = node.get("properties", {})
@@ -164,8 +164,8 @@ class Fitted:
             self.has_unnamed_keys = True
         others = next(iter(node.get("patternProperties", {}).values()), node.get("additionalProperties", {}))
         return {
-            **{name: self._ordered(value[name], part) for name, part in named.items() if name in value},
-            **{name: self._ordered(value[name], others) for name in unnamed},
+            **{name: self._apply(value[name], part) for name, part in named.items() if name in value},
+            **{name: self._apply(value[name], others) for name in unnamed},
         }
 
     def _branch_for(self, value: Any, node: Any) -> dict[str, Any]:

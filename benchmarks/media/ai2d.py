@@ -24,7 +24,7 @@ from daft.functions import coalesce, when
 
 from benchmarks import shrunken
 from benchmarks.media.ai2d_report import Pass, Report, write_report
-from benchmarks.media.cauldron import hub_answers, read
+from benchmarks.media.cauldron import read, why_hub_unreachable
 from benchmarks.media.diagrams import write_diagrams
 from daft_vllm import PerRow, image, prompt
 from daft_vllm.engine.requests.media import MediaError, image_from_bytes
@@ -121,7 +121,7 @@ def main(
     args = json.loads(engine_args)
     note = ""
     if data == "auto":
-        why_not = hub_answers()
+        why_not = why_hub_unreachable()
         data = "hub" if why_not is None else "synthetic"
         if why_not is not None:
             note = f"Drawn diagrams, not AI2D: the hub can't be reached ({why_not})."

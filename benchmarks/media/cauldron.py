@@ -111,7 +111,7 @@ def _numbers(texts: Any) -> Any:
     return list(range(len(texts))) if texts else [0]
 
 
-def hub_answers() -> str | None:
+def why_hub_unreachable() -> str | None:
     """Return None if the real dataset can be reached, else the reason why not."""
     from huggingface_hub import HfApi
 

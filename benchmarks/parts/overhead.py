@@ -73,11 +73,11 @@ def measure(rows: int) -> Cost:
         own = rng.integers(0, 50_000, (size, TOKENS - SHARED), dtype=np.int32)
         chosen = rng.integers(0, len(prefixes), size)
         prepared = [
-            Prepared(prefixes[p].tobytes() + tail.tobytes(), params, False, b"recipe")
+            Prepared(prefixes[p].tobytes() + tail.tobytes(), params, False, b"digest")
             for p, tail in zip(chosen, own, strict=True)
         ]
         since = time.thread_time()
-        new, _ = duplicates.first_of_their_kind(
+        new, _ = duplicates.split_new_and_known(
             [Row(call, index, one, BLOCK_SIZE, dedupe=True) for index, one in enumerate(prepared, start)]
         )
         queue.push(new)

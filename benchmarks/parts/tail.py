@@ -40,7 +40,7 @@ def lengths(rows: int, seed: int) -> list[tuple[int, int]]:
     return [(p, max(1, min(LIMIT, round(means[p] * rng.lognormvariate(0, 0.6))))) for p in chosen]
 
 
-def steps(rows: list[tuple[int, int]], told: str) -> int:
+def steps(rows: list[tuple[int, int]], knowledge: str) -> int:
     """Return the steps that the rows take."""
     call = Call(len(rows))
     by_prefix: dict[int, list[int]] = {}
@@ -59,7 +59,7 @@ def steps(rows: list[tuple[int, int]], told: str) -> int:
         "own limit": [length for _, length in rows],
         "learned": [overall] * len(rows),
         "probed": [mean[prefix] for prefix, _ in rows],
-    }[told]
+    }[knowledge]
     queue = PrefixQueue(BLOCK_SIZE, SEQUENCES)
     queue.push(row(index, limit) for index, limit in enumerate(limits))
     finished: dict[int, list[int]] = {prefix: [] for prefix in by_prefix}
@@ -72,7 +72,7 @@ def steps(rows: list[tuple[int, int]], told: str) -> int:
         now, index = heapq.heappop(running)
         prefix, length = rows[index]
         finished[prefix].append(length)
-        if told == "learned" and done % SEQUENCES == 0:
+        if knowledge == "learned" and done % SEQUENCES == 0:
             waiting = queue.remove(lambda row: True)
             estimates = {p: round(fmean(known)) if known else overall for p, known in finished.items()}
             queue.push(row(one.index, estimates[rows[one.index][0]]) for one in waiting)

@@ -18,7 +18,7 @@ TEXT = {
 SMALL_VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def written(folder: Path, config: Any, processor: Any, tokenizer: Any) -> str:
+def write_model_folder(folder: Path, config: Any, processor: Any, tokenizer: Any) -> str:
     """Write a model's folder, all but its weights, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shrunken.folder import SMALL_VISION, TEXT, written
+from benchmarks.shrunken.folder import SMALL_VISION, TEXT, write_model_folder
 from benchmarks.shrunken.tokenizers import GEMMA_3N_TEMPLATE, gemma_tokenizer
 
 
@@ -30,7 +30,7 @@ def gemma3(base: str, folder: Path, *, tokens: int = 4) -> str:
         dtype="float32",
     )
     image = Gemma3ImageProcessorPil(size={"height": side, "width": side}, image_seq_length=tokens)
-    return written(folder, config, Gemma3Processor(image, tokenizer, image_seq_length=tokens), tokenizer)
+    return write_model_folder(folder, config, Gemma3Processor(image, tokenizer, image_seq_length=tokens), tokenizer)
 
 
 _SOUND_TOKENS = {"audio_token": "<audio_soft_token>", "boa_token": "<start_of_audio>", "eoa_token": "<end_of_audio>"}
@@ -67,7 +67,7 @@ def gemma3n(base: str, folder: Path) -> str:
         chat_template=GEMMA_3N_TEMPLATE,
     )
     Gemma3nForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)
 
 
 def gemma4(base: str, folder: Path) -> str:
@@ -97,7 +97,7 @@ def gemma4(base: str, folder: Path) -> str:
         image_seq_length=70,
         chat_template=GEMMA_3N_TEMPLATE,
     )
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)
 
 
 def _sharing_text(tokenizer: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.shrunken.folder import SMALL_VISION, TEXT, written
+from benchmarks.shrunken.folder import SMALL_VISION, TEXT, write_model_folder
 from benchmarks.shrunken.tokenizers import MISTRAL_TEMPLATE, mistral_tokenizer
 
 
@@ -29,4 +29,4 @@ def mistral3(base: str, folder: Path) -> str:
         spatial_merge_size=2,
         chat_template=MISTRAL_TEMPLATE,
     )
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.shrunken.folder import SMALL_VISION, TEXT, written
+from benchmarks.shrunken.folder import SMALL_VISION, TEXT, write_model_folder
 from benchmarks.shrunken.tokenizers import INTERNVL_TEMPLATE, LLAMA_4_TEMPLATE, internvl_tokenizer, llama_4_tokenizer
 
 
@@ -32,7 +32,7 @@ def internvl(base: str, folder: Path) -> str:
         image_seq_length=4,
         chat_template=INTERNVL_TEMPLATE,
     )
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)
 
 
 def llama4(base: str, folder: Path) -> str:
@@ -72,4 +72,6 @@ def llama4(base: str, folder: Path) -> str:
         dtype="float32",
     )
     image = Llama4ImageProcessor(size={"height": 56, "width": 56}, max_patches=4)
-    return written(folder, config, Llama4Processor(image, tokenizer, chat_template=LLAMA_4_TEMPLATE), tokenizer)
+    return write_model_folder(
+        folder, config, Llama4Processor(image, tokenizer, chat_template=LLAMA_4_TEMPLATE), tokenizer
+    )

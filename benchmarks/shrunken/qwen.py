@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shrunken.folder import TEXT, written
+from benchmarks.shrunken.folder import TEXT, write_model_folder
 from benchmarks.shrunken.tokenizers import QWEN_TEMPLATE, qwen_tokenizer
 
 _QWEN_VISION = {
@@ -42,7 +42,7 @@ def qwen25_vl(base: str, folder: Path) -> str:
     processor = Qwen2_5_VLProcessor(
         Qwen2VLImageProcessorPil(size=size), tokenizer, Qwen2VLVideoProcessor(size=size), chat_template=QWEN_TEMPLATE
     )
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)
 
 
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
@@ -103,7 +103,7 @@ def _write_vision_model(base: str, folder: Path, kind: str, text: dict[str, Any]
         transformers.Qwen3VLVideoProcessor(**sizes),
         chat_template=QWEN_TEMPLATE,
     )
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)
 
 
 def qwen2_audio(base: str, folder: Path) -> str:
@@ -126,7 +126,7 @@ def qwen2_audio(base: str, folder: Path) -> str:
         dtype="float32",
     )
     processor = Qwen2AudioProcessor(WhisperFeatureExtractor(feature_size=32), tokenizer, chat_template=QWEN_TEMPLATE)
-    return written(folder, config, processor, tokenizer)
+    return write_model_folder(folder, config, processor, tokenizer)
 
 
 def qwen3(base: str, folder: Path) -> str:
@@ -142,7 +142,7 @@ def qwen3(base: str, folder: Path) -> str:
         eos_token_id=tokenizer.eos_token_id,
         dtype="float32",
     )
-    return written(folder, config, None, tokenizer)
+    return write_model_folder(folder, config, None, tokenizer)
 
 
 def _qwen_ids(tokenizer: Any) -> dict[str, Any]:

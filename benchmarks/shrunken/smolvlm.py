@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shrunken.folder import SMALL_VISION, TEXT, written
+from benchmarks.shrunken.folder import SMALL_VISION, TEXT, write_model_folder
 from benchmarks.shrunken.tokenizers import SMOLVLM_TEMPLATE, smolvlm_tokenizer
 
 _SIZES = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 64}}
@@ -19,7 +19,7 @@ def smolvlm(base: str, folder: Path) -> str:
     tokenizer = smolvlm_tokenizer(base)
     image = Idefics3ImageProcessorPil(**_SIZES, do_image_splitting=False)
     processor = Idefics3Processor(image, tokenizer, image_seq_len=4, chat_template=SMOLVLM_TEMPLATE)
-    return written(folder, _config("Idefics3", tokenizer), processor, tokenizer)
+    return write_model_folder(folder, _config("Idefics3", tokenizer), processor, tokenizer)
 
 
 def smolvlm2(base: str, folder: Path) -> str:
@@ -35,7 +35,7 @@ def smolvlm2(base: str, folder: Path) -> str:
         image_seq_len=4,
         chat_template=SMOLVLM_TEMPLATE,
     )
-    return written(folder, _config("SmolVLM", tokenizer), processor, tokenizer)
+    return write_model_folder(folder, _config("SmolVLM", tokenizer), processor, tokenizer)
 
 
 def _config(kind: str, tokenizer: Any) -> Any:

@@ -40,12 +40,12 @@ class CharSet(NamedTuple):
     """A set of characters that Python and ECMA 262 may read differently.
 
     Attributes:
-        surely: the characters that are in the set by every reading.
-        perhaps: the characters that are in the set by at least one reading.
+        certain: the characters that are in the set by every reading.
+        possible: the characters that are in the set by at least one reading.
     """
 
-    surely: Ranges
-    perhaps: Ranges
+    certain: Ranges
+    possible: Ranges
 
     @classmethod
     def of(cls, *pairs: tuple[int, int]) -> CharSet:
@@ -53,11 +53,11 @@ class CharSet(NamedTuple):
         return cls(union(pairs), union(pairs))
 
     def __invert__(self) -> CharSet:
-        return CharSet(minus(EVERYTHING, self.perhaps), minus(EVERYTHING, self.surely))
+        return CharSet(minus(EVERYTHING, self.possible), minus(EVERYTHING, self.certain))
 
     def __or__(self, other: object) -> CharSet:
         assert isinstance(other, CharSet)
-        return CharSet(union(self.surely, other.surely), union(self.perhaps, other.perhaps))
+        return CharSet(union(self.certain, other.certain), union(self.possible, other.possible))
 
 
 _LINE_ENDS = ((10, 10), (13, 13), (0x2028, 0x2029))

@@ -31,7 +31,7 @@ LISTED = ("not", "contains", "conditions", "pattern", "format", "multipleOf")
 """Keywords that can have different values in two schemas: a flat schema keeps all of these values, in a list."""
 
 
-def normalised(schema: Mapping[str, Any]) -> Flat:
+def to_flat(schema: Mapping[str, Any]) -> Flat:
     """Return a schema in the form of a flat one: without annotations, older drafts' keywords as 2020-12 has them."""
     flat = {name: value for name, value in schema.items() if name not in ANNOTATIONS}
     for name in _COUNTS & flat.keys():
@@ -51,7 +51,7 @@ def normalised(schema: Mapping[str, Any]) -> Flat:
     for name, needed in flat.pop("dependencies", {}).items():
         flat.setdefault("dependentRequired" if isinstance(needed, list) else "dependentSchemas", {})[name] = needed
     if "const" in flat:
-        flat["enum"] = conjoined_values(flat["enum"], [flat["const"]]) if "enum" in flat else [flat["const"]]
+        flat["enum"] = intersect_values(flat["enum"], [flat["const"]]) if "enum" in flat else [flat["const"]]
         del flat["const"]
     if isinstance(flat.get("type"), str):
         flat["type"] = [flat["type"]]
@@ -64,7 +64,7 @@ def normalised(schema: Mapping[str, Any]) -> Flat:
     return flat
 
 
-def conjoined(a: Flat, b: Flat) -> Flat:
+def intersect(a: Flat, b: Flat) -> Flat:
     """Return the flat schema of the values that satisfy both. If its ``type`` or ``enum`` is empty, there are none."""
     both = {**b, **a}
     for name in a.keys() & b.keys():
@@ -73,9 +73,9 @@ def conjoined(a: Flat, b: Flat) -> Flat:
         elif name in _LOWEST_WINS:
             both[name] = min(a[name], b[name])
         elif name == "type":
-            both[name] = conjoined_types(a[name], b[name])
+            both[name] = intersect_types(a[name], b[name])
         elif name == "enum":
-            both[name] = conjoined_values(a[name], b[name])
+            both[name] = intersect_values(a[name], b[name])
         elif name in LISTED:
             both[name] = a[name] + [value for value in b[name] if value not in a[name]]
         elif name == "uniqueItems":
@@ -89,9 +89,9 @@ def conjoined(a: Flat, b: Flat) -> Flat:
         elif name == "propertyNames":
             both[name] = all_of((a[name], b[name]))
     if any(name in a for name in _OBJECT) and any(name in b for name in _OBJECT):
-        both.update(_conjoined_objects(a, b))
+        both.update(_intersect_objects(a, b))
     if any(name in a for name in _ARRAY) and any(name in b for name in _ARRAY):
-        both.update(_conjoined_arrays(a, b))
+        both.update(_intersect_arrays(a, b))
     return both
 
 
@@ -123,7 +123,7 @@ def matches(pattern: str, text: str) -> bool:
         return False
 
 
-def _conjoined_objects(a: Flat, b: Flat) -> Flat:
+def _intersect_objects(a: Flat, b: Flat) -> Flat:
     names = {**a.get("properties", {}), **b.get("properties", {})}
     joined: Flat = {
         "properties": {name: all_of((property_schema(a, name), property_schema(b, name))) for name in names},
@@ -150,7 +150,7 @@ def _excluding(pattern: str, names: Iterable[str]) -> str:
     return rf"^(?!(?:{'|'.join(map(re.escape, names))})$)(?=[\s\S]*?(?:{pattern}))"
 
 
-def _conjoined_arrays(a: Flat, b: Flat) -> Flat:
+def _intersect_arrays(a: Flat, b: Flat) -> Flat:
     def item(schema: Flat, index: int) -> Any:
         prefix = schema.get("prefixItems", ())
         return prefix[index] if index < len(prefix) else schema.get("items", True)
@@ -162,14 +162,14 @@ def _conjoined_arrays(a: Flat, b: Flat) -> Flat:
     return joined
 
 
-def conjoined_types(a: Iterable[str], b: Iterable[str]) -> list[str]:
+def intersect_types(a: Iterable[str], b: Iterable[str]) -> list[str]:
     """Return the types that are in both. An integer is also a number."""
     mine, others = (set(types) | ({"integer"} if "number" in types else set()) for types in (list(a), list(b)))
     both = mine & others
     return [name for name in TYPES if name in both and not (name == "integer" and "number" in both)]
 
 
-def conjoined_values(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
+def intersect_values(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
     """Return the values that are in both, by JSON's equality: 1 and 1.0 are the same, 1 and true are not."""
     others = {value_key(value) for value in b}
     return [value for value in a if value_key(value) in others]

@@ -83,7 +83,7 @@ class Emitter:
 
     def _values(self, flat: Flat) -> list[Any]:
         """Return the values of an ``enum`` that satisfy the keywords beside it."""
-        check = self._validator.evolve(schema=denormalised({key: flat[key] for key in flat if key != "enum"}))
+        check = self._validator.evolve(schema=from_flat({key: flat[key] for key in flat if key != "enum"}))
         return [value for value in flat["enum"] if check.is_valid(value)]
 
     def _integer(self, flat: Flat, pointer: str) -> Node:
@@ -134,7 +134,7 @@ class Emitter:
 
     def _key_pattern(self, pattern: str, pointer: str) -> str | None:
         """Return a pattern of keys in the library's syntax, None if it can't be written in it."""
-        text, narrow = self._library.found_pattern(pattern, "patternProperties", self._finder(pointer))
+        text, narrow = self._library.pattern_or_finding(pattern, "patternProperties", self._finder(pointer))
         self.narrow |= narrow
         return text
 
@@ -277,7 +277,7 @@ class Emitter:
             self.narrow = narrow
 
 
-def denormalised(flat: Flat) -> Flat:
+def from_flat(flat: Flat) -> Flat:
     """Return a flat schema in the standard form, for a validator."""
     schema = dict(flat)
     several = {

@@ -16,7 +16,7 @@ from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Enforcement, Library
 from daft_vllm.engine.constraints.lowering import lower
-from daft_vllm.engine.constraints.patterns import Unsayable
+from daft_vllm.engine.constraints.patterns import UnsupportedPattern
 from daft_vllm.errors import SchemaError
 
 BUILD_SECONDS = 30.0
@@ -46,13 +46,13 @@ def enforcement_of(constraint: Constraint, *, build: bool = True) -> Enforcement
         if isinstance(one, str):
             why.append(one)
             continue
-        why += [str(finding) for finding in one.left if str(finding) not in why]
-        if one.left and constraint.enforce == "strict":
+        why += [str(finding) for finding in one.unenforced if str(finding) not in why]
+        if one.unenforced and constraint.enforce == "strict":
             continue
         candidates.append(one)
-        if not one.left and not one.narrow:
+        if not one.unenforced and not one.narrow:
             break  # the other library is not needed
-    for one in sorted(candidates, key=lambda one: (len(one.left), one.narrow)):
+    for one in sorted(candidates, key=lambda one: (len(one.unenforced), one.narrow)):
         library = LIBRARIES[one.backend]
         can_build = build or library.builds_without_torch
         error = _within_time(functools.partial(library.build_error, one)) if can_build else None
@@ -79,7 +79,7 @@ def _translated(constraint: Constraint, library: Library) -> Enforcement | str:
     if constraint.regex is not None:
         try:
             return Enforcement(library.name, "regex", library.regex(constraint.regex))
-        except Unsayable as e:
+        except UnsupportedPattern as e:
             return f"{library.name} can't take the regular expression: {e}"
     lowered = lower(json.loads(constraint.json_schema or "true"), library)
     if lowered.schema is None:

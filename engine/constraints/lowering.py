@@ -24,13 +24,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from daft_vllm.engine.constraints.complement import complement, complement_of_values
-from daft_vllm.engine.constraints.conjunction import ANNOTATIONS, TYPES, Flat, conjoined, normalised
-from daft_vllm.engine.constraints.emission import Emitter, denormalised
+from daft_vllm.engine.constraints.conjunction import ANNOTATIONS, TYPES, Flat, intersect, to_flat
+from daft_vllm.engine.constraints.emission import Emitter, from_flat
 from daft_vllm.engine.constraints.finding import NEVER, Finding, Node
 from daft_vllm.engine.constraints.keys import Keys, all_keys, keys_of
 from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Library
-from daft_vllm.engine.constraints.references import own_documents, resolve
+from daft_vllm.engine.constraints.references import embedded_documents, resolve
 from daft_vllm.errors import SchemaError
 
 _MOST_BRANCHES = 256
@@ -59,7 +59,7 @@ def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgramm
         SchemaError: a reference can't be followed (it leads nowhere, out of the document, or to itself without end, or
             is in a part with its own ``$id``), the schema is nested too deeply, or its choices multiply to too many.
     """
-    for pointer in own_documents(schema):
+    for pointer in embedded_documents(schema):
         raise SchemaError(f"{pointer}: $id: the references in a part with its own $id aren't followed. Drop this $id.")
     lowering = _Lowering(schema, library)
     root = lowering.lower(schema, "")
@@ -149,7 +149,7 @@ class _Lowering(Emitter):
             return [{}]
         if schema is False:
             return []
-        flat = normalised(schema)
+        flat = to_flat(schema)
         rest: Flat = {name: flat.pop(name) for name in ("unevaluatedProperties", "unevaluatedItems") if name in flat}
         for keyword in rest:
             if flat.keys() & {"not", "conditions"}:
@@ -212,7 +212,7 @@ class _Lowering(Emitter):
         """Return the keys that objects may have because of a schema and its parts."""
         if not isinstance(schema, Mapping):
             return frozenset()
-        found = [keys_of(normalised(schema))]
+        found = [keys_of(to_flat(schema))]
         if schema.get("unevaluatedProperties"):
             return None
         for keyword in ("allOf", "anyOf", "oneOf"):
@@ -236,7 +236,7 @@ class _Lowering(Emitter):
         for parts in itertools.product(*groups):
             whole = flat
             for part in parts:
-                whole = conjoined(whole, part)
+                whole = intersect(whole, part)
             joined.append(whole)
         return joined
 
@@ -257,7 +257,7 @@ class _Lowering(Emitter):
             both = {"allOf": [condition["if"], condition.get("then", True)]}
             met = self._branches(both, f"{pointer}/then", seen, names)
             otherwise = self._branches(condition.get("else", True), f"{pointer}/else", seen, names)
-            groups.append(met + [conjoined(one, other) for one in opposite for other in otherwise])
+            groups.append(met + [intersect(one, other) for one in opposite for other in otherwise])
         return groups
 
     def _complement(self, schema: Any, pointer: str, seen: tuple[str, ...], names: Keys) -> list[Flat] | None:
@@ -281,7 +281,7 @@ class _Lowering(Emitter):
 
         def of_part(part: Any) -> list[Any] | None:
             opposite = self._complement(part, pointer, (), None)
-            return None if opposite is None else [denormalised(flat) for flat in opposite]
+            return None if opposite is None else [from_flat(flat) for flat in opposite]
 
         found: list[Flat] = [{}]
         for flat in branches:
@@ -289,7 +289,7 @@ class _Lowering(Emitter):
             if opposite is None or len(found) * len(opposite.schemas) > _MOST_BRANCHES:
                 return None
             self._inexact += not opposite.exact
-            found = [conjoined(one, other) for one in found for other in opposite.schemas]
+            found = [intersect(one, other) for one in found for other in opposite.schemas]
             found = [one for one in found if one.get("type") != []]
         self._named_by_opposites += any("properties" in one for one in found)
         return found
@@ -334,7 +334,7 @@ class _Lowering(Emitter):
             if opposite is None or len(opposite) * len(parts) > _MOST_OPPOSITES:
                 self._report_overlap(pointer, place, j)
                 continue
-            parts = [conjoined(part, one) for part in parts for one in opposite]
+            parts = [intersect(part, one) for part in parts for one in opposite]
             parts = [part for part in parts if self._may_be_satisfied(part, pointer)]
             if any(self._overlap(part, one, pointer, names) for part in parts for one in overlapping):
                 self._report_overlap(pointer, place, j)
@@ -355,9 +355,9 @@ class _Lowering(Emitter):
                 {k: one[k] for k in one if k not in ("patternProperties", "additionalProperties")} for one in (a, b)
             )
         # Without "type" every type is possible, not only those of its keywords: keywords beside it may add others.
-        both = conjoined({"type": [kind for kind in TYPES if kind != "integer"]}, conjoined(a, b))
+        both = intersect({"type": [kind for kind in TYPES if kind != "integer"]}, intersect(a, b))
         if names is not None:
-            both = conjoined({"properties": dict.fromkeys(names, True), "additionalProperties": False}, both)
+            both = intersect({"properties": dict.fromkeys(names, True), "additionalProperties": False}, both)
         return self._may_be_satisfied(both, pointer)
 
     def _may_be_satisfied(self, flat: Flat, pointer: str) -> bool:

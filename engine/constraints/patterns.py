@@ -44,7 +44,7 @@ _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
 _FLAGS = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII | re.LOCALE
 
 
-class Unsayable(Exception):
+class UnsupportedPattern(Exception):
     """A pattern that can't be written with classes, groups and counts."""
 
 
@@ -56,8 +56,8 @@ def json_text_pattern(pattern: str, low: int = 0, high: int | None = None) -> st
     and only one part of it varies in length, by a count of one character class: ``^[a-z][a-z0-9-]*$``.
 
     Raises:
-        Unsayable: the pattern has lookaround, back references, word boundaries or flags, Python can't read it, or the
-            length can't be enforced.
+        UnsupportedPattern: the pattern has lookaround, back references, word boundaries or flags, Python can't read it,
+            or the length can't be enforced.
     """
     parsed = _parsed(pattern)
     if low or high is not None:
@@ -70,7 +70,7 @@ def text_pattern(pattern: str) -> str:
     """Return a pattern of the texts that ``pattern`` matches from beginning to end (``re.fullmatch``).
 
     Raises:
-        Unsayable: as ``json_text_pattern`` does.
+        UnsupportedPattern: as ``json_text_pattern`` does.
     """
     return _NOT_ASCII + _PLAIN.searched(list(_parsed(pattern)), False, False)
 
@@ -87,7 +87,7 @@ def rust_pattern(pattern: str, *, search: bool = True) -> str:
         search: True: the pattern is searched for. False: it has to match from beginning to end.
 
     Raises:
-        Unsayable: as ``json_text_pattern`` does.
+        UnsupportedPattern: as ``json_text_pattern`` does.
     """
     text = _RUST.searched(list(_parsed(pattern)), search, search)
     return f"^{text}$" if search else text
@@ -97,9 +97,9 @@ def _parsed(pattern: str) -> Any:
     try:
         parsed = _parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as e:
-        raise Unsayable(f"Python can't read the pattern: {e}") from None
+        raise UnsupportedPattern(f"Python can't read the pattern: {e}") from None
     if parsed.state.flags & _FLAGS:
-        raise Unsayable("a pattern can't have flags")
+        raise UnsupportedPattern("a pattern can't have flags")
     return parsed
 
 
@@ -137,7 +137,7 @@ def _limited_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
     """Return the items of an anchored pattern, changed to match only texts of ``low`` to ``high`` characters."""
     items = list(parsed)
     if len(items) < 2 or items[0] != (op.AT, op.AT_BEGINNING) or items[-1] != (op.AT, op.AT_END):
-        raise Unsayable("a length needs a pattern that is anchored on both sides")
+        raise UnsupportedPattern("a length needs a pattern that is anchored on both sides")
     items = items[1:-1]
     widths = [_width(item) for item in items]
     shortest, longest = sum(width[0] for width in widths), sum(width[1] for width in widths)
@@ -146,13 +146,15 @@ def _limited_to_length(parsed: Any, low: int, high: int | None) -> list[Any]:
         return items
     varying = [i for i, width in enumerate(widths) if width[0] != width[1]]
     if len(varying) != 1 or items[varying[0]][0] not in _REPEATS or _width(items[varying[0]][1][2]) != (1, 1):
-        raise Unsayable("a length needs a pattern in which exactly one part, a count of one class, varies in length")
+        raise UnsupportedPattern(
+            "a length needs a pattern in which exactly one part, a count of one class, varies in length"
+        )
     place = varying[0]
     kind, (least, limit, repeated) = items[place]
     fixed = shortest - widths[place][0]
     least, limit = max(least, low - fixed), min(limit, most - fixed if most < _ENDLESS else _ENDLESS)
     if least > limit:
-        raise Unsayable("no text has this pattern and this length")
+        raise UnsupportedPattern("no text has this pattern and this length")
     items[place] = (kind, (least, limit, repeated))
     return items
 
@@ -163,7 +165,7 @@ def _width(item: Any) -> tuple[int, int]:
     try:
         low, high = sequence.getwidth()
     except IndexError:  # it refers to a group outside the sequence
-        raise Unsayable("a back reference is not supported in a pattern") from None
+        raise UnsupportedPattern("a back reference is not supported in a pattern") from None
     return int(low), int(high)
 
 
@@ -251,7 +253,7 @@ class _Writer:
         if kind is op.LITERAL:
             return self._literal(value)
         if kind in (op.NOT_LITERAL, op.ANY, op.IN):
-            return self._class(_set_of(kind, value).surely)
+            return self._class(_set_of(kind, value).certain)
         if kind is op.BRANCH:
             return f"(?:{'|'.join(self.sequence(branch) for branch in value[1])})"
         if kind is op.SUBPATTERN and not value[1] and not value[2]:
@@ -260,7 +262,7 @@ class _Writer:
             low, high, repeated = value
             return f"(?:{self.sequence(repeated)}){_count(int(low), int(high))}"
         what = "a word boundary or an anchor in the middle" if kind is op.AT else str(kind).lower().replace("_", " ")
-        raise Unsayable(f"{what} is not supported in a pattern")
+        raise UnsupportedPattern(f"{what} is not supported in a pattern")
 
     def _class(self, ranges: Ranges) -> str:
         """Return a class of the characters that need no escape. If all need one, return a choice of their escapes."""
@@ -268,7 +270,7 @@ class _Writer:
         if not plain:
             escapes = [self._literal(code) for low, high in ranges for code in range(low, high + 1)]
             if not escapes:
-                raise Unsayable("a class of the pattern is empty")
+                raise UnsupportedPattern("a class of the pattern is empty")
             return f"(?:{'|'.join(escapes)})"
         others = minus(EVERYTHING, plain)
         if self._excludes and plain[-1][1] == EVERYTHING[-1][1]:

@@ -29,7 +29,7 @@ def resolve(reference: str, root: Any) -> Any:
         raise SchemaError(f"the schema refers to {reference!r}, {where}.") from e
 
 
-def own_documents(schema: Any, pointer: str = "") -> Iterator[str]:
+def embedded_documents(schema: Any, pointer: str = "") -> Iterator[str]:
     """Return the JSON pointers of parts that contain references and are documents of their own, by an ``$id``.
 
     Their references are relative to the part. ``resolve`` would read them relative to the whole document.
@@ -40,7 +40,7 @@ def own_documents(schema: Any, pointer: str = "") -> Iterator[str]:
             yield pointer
         for name, part in schema.items():
             if name not in ("enum", "const", "default", "examples"):
-                yield from own_documents(part, f"{pointer}/{name}")
+                yield from embedded_documents(part, f"{pointer}/{name}")
     elif isinstance(schema, list):
         for index, part in enumerate(schema):
-            yield from own_documents(part, f"{pointer}/{index}")
+            yield from embedded_documents(part, f"{pointer}/{index}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from daft_vllm.engine.setup.guardian import OWNER_PID, die_with_parent
+from daft_vllm.engine.setup.guardian import OWNER_PID, exit_with_parent
 
 
 def register() -> None:
     """Called by vLLM in each of its processes. Does nothing outside an engine of daft-vllm."""
     if OWNER_PID not in os.environ:
         return
-    die_with_parent()
+    exit_with_parent()
     from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops
     from daft_vllm.engine.patches.either_backend import register_backend
     from daft_vllm.engine.patches.registry import apply_patch

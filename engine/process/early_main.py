@@ -15,14 +15,14 @@ from multiprocessing import spawn
 from multiprocessing.connection import Connection
 
 from daft_vllm.engine.setup.environment import set_variables
-from daft_vllm.engine.setup.guardian import die_with_thread
+from daft_vllm.engine.setup.guardian import exit_with_parent_thread
 
 SET_BY_VLLM = "VLLM_OMP_NUM_THREADS_SET_BY_VLLM"
 """The value "1" means that vLLM 0.32 has chosen ``OMP_NUM_THREADS``, to load a model in the core's process, on GPUs."""
 
 
 @contextlib.contextmanager
-def no_collection() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Turn Python's garbage collector off inside: in an import it finds nothing, and takes a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
@@ -34,7 +34,7 @@ def no_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def set_aside() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Let garbage collections inside skip the objects that exist now: a million from imports, which stay for good."""
     first = gc.get_freeze_count() == 0
     if first:
@@ -60,15 +60,15 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
         answers: file descriptor for what the functions return.
         tracker: file descriptor of the resource tracker.
     """
-    die_with_thread()
+    exit_with_parent_thread()
     if os.getppid() != parent:
         os._exit(0)
-    find_title()
-    with no_collection():
+    init_process_title()
+    with gc_disabled():
         for name in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    gc.freeze()  # as in set_aside, but for good
+    gc.freeze()  # as in gc_frozen, but for good
     orders, replies = Connection(pipe, writable=False), Connection(answers, readable=False)
     try:
         while isinstance(order := orders.recv(), bytes):
@@ -87,7 +87,7 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
         os._exit(end.code if isinstance(end.code, int) else 1)
 
 
-def find_title() -> None:
+def init_process_title() -> None:
     """Let ``setproctitle`` find the memory of this process's title, by which ``ps`` and ``nvidia-smi`` show it.
 
     Version 1.3 searches when it is first used, next to the first environment variable. If that variable has changed, it

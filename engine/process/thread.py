@@ -28,7 +28,7 @@ from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.devices import MASK
-from daft_vllm.engine.setup.environment import STARTING, environment_variables
+from daft_vllm.engine.setup.environment import START_LOCK, environment_variables
 from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError
 
@@ -103,14 +103,14 @@ class EngineThread:
 
     def submit(self, call: Call, rows: list[Row], finished: list[tuple[int, Outcome]]) -> None:
         """Pass a call's rows to the thread. ``finished`` has the outcomes of rows that need no generation."""
-        self._ledger.expect(len(rows), [outcome for _, outcome in finished])
+        self._ledger.count_expected(len(rows), [outcome for _, outcome in finished])
         for index, outcome in finished:
             call.put(index, outcome)
         if rows:
             try:
                 self._call_soon(self._enqueue, rows)
             except DaftVLLMError:
-                self._ledger.abandoned(len(rows))
+                self._ledger.count_abandoned(len(rows))
                 raise
 
     def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
@@ -241,7 +241,7 @@ class EngineThread:
         config = replace(self.config, engine_args={**self.config.engine_args, "max_model_len": before.max_model_len})
         while self._over is None:
             try:
-                with STARTING, environment_variables(gpus):
+                with START_LOCK, environment_variables(gpus):
                     if self._over is not None:  # closed while this thread waited for the start of another engine
                         return None
                     core = await self._start(config)
@@ -256,14 +256,14 @@ class EngineThread:
             else:
                 core.media.loaded += before.media.loaded
                 core.media.seconds += before.media.seconds
-                self._ledger.restarted()
+                self._ledger.count_restart()
                 logger.warning("vLLM is running again.")
                 return core
         return None
 
     def _enqueue(self, rows: list[Row]) -> None:
         if self._over is not None:
-            self._ledger.abandoned(len(rows))
+            self._ledger.count_abandoned(len(rows))
             rows[0].call.fail(self._over)
             return
         self._ledger.add(rows)
@@ -343,12 +343,12 @@ class EngineThread:
         self._sent.clear()
         self._sent_tokens = 0
         inside = len(self._ledger.in_flight)
-        self._ledger.take_back(what, on_their_way=core.media.rows > 0)
+        self._ledger.requeue_in_flight(what, still_loading=core.media.rows > 0)
         if not self._ledger.unanswered():
             then = " when it is needed"
         else:
-            at_once = self._ledger.replayed_at_once
-            then = f", and gets back the rows that were inside it, at most {at_once} at once" if at_once else ""
+            limit = self._ledger.replay_limit
+            then = f", and gets back the rows that were inside it, at most {limit} at once" if limit else ""
         logger.warning(
             "%s with %d rows unanswered, %d of them inside it. vLLM is started again%s.", what, lost, inside, then
         )

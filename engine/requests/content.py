@@ -53,12 +53,12 @@ class Conversation:
     messages: tuple[Message, ...]
 
     @property
-    def goes_on(self) -> bool:
+    def continues_answer(self) -> bool:
         """Whether the last message is the beginning of the answer."""
         return bool(self.messages) and self.messages[-1].role == "assistant"
 
 
-def merged(content: Iterable[Content]) -> tuple[Content, ...]:
+def merge_texts(content: Iterable[Content]) -> tuple[Content, ...]:
     """Return content in which texts that follow each other are joined into one, with a line break between them.
 
     Chat templates join texts in different ways, some with nothing between them. Then one text could end with half of a

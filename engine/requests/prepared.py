@@ -37,8 +37,8 @@ class Prepared(NamedTuple):
     Attributes:
         tokens: the prompt's token ids, from ``pack_tokens``.
         params: vLLM's sampling parameters.
-        guided: whether the output has to satisfy a constraint.
-        recipe: digest of everything but the prompt that determines the answer; empty if the answer is random.
+        constrained: whether the output has to satisfy a constraint.
+        options_digest: digest of everything but the prompt that determines the answer; empty if the answer is random.
         media: digest of what the prompt's tokens don't show: its media, and the adapter. Empty: it has neither.
         thinking: whether the answer begins with the model's thinking. None: the template decides, and thinking is never
             split off.
@@ -49,8 +49,8 @@ class Prepared(NamedTuple):
 
     tokens: bytes
     params: SamplingParams
-    guided: bool
-    recipe: bytes = b""
+    constrained: bool
+    options_digest: bytes = b""
     media: bytes = b""
     thinking: bool | None = None
     items: tuple[Media, ...] = ()
@@ -59,6 +59,6 @@ class Prepared(NamedTuple):
 
     def digest(self) -> bytes | None:
         """Return a digest that is the same for rows with the same answer. None if the answer is random."""
-        if not self.recipe:
+        if not self.options_digest:
             return None
-        return b"".join((self.recipe, self.media, hashlib.sha256(self.tokens).digest()))
+        return b"".join((self.options_digest, self.media, hashlib.sha256(self.tokens).digest()))

@@ -30,7 +30,7 @@ class Duplicates:
         self._answers: dict[bytes, Outcome] = {}
         self._older: dict[bytes, Outcome] = {}
 
-    def first_of_their_kind(self, rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, Outcome]]]:
+    def split_new_and_known(self, rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, Outcome]]]:
         """Return the rows to compute, and the rows with a known answer, each with that answer.
 
         All other rows are twins of rows that have no answer yet. ``finish`` returns them later.

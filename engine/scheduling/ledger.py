@@ -35,7 +35,7 @@ class Ledger:
 
     # Called from any thread.
 
-    def expect(self, rows: int, finished: Sequence[Outcome]) -> None:
+    def count_expected(self, rows: int, finished: Sequence[Outcome]) -> None:
         """Count rows that will be added, and the outcomes of rows that need no generation."""
         with self._lock:
             self._stats.rows += rows + len(finished)
@@ -43,7 +43,7 @@ class Ledger:
             for outcome in finished:
                 self._stats.finish(outcome)
 
-    def abandoned(self, waiting: int, running: int = 0) -> None:
+    def count_abandoned(self, waiting: int, running: int = 0) -> None:
         """Count rows that will get no outcome, because their caller or the engine is gone."""
         with self._lock:
             self._stats.pending -= waiting
@@ -70,9 +70,9 @@ class Ledger:
         return self._stats.done
 
     @property
-    def replayed_at_once(self) -> int:
+    def replay_limit(self) -> int:
         """How many rows may be inside vLLM at once while rows are replayed. 0: no row is replayed."""
-        return self._replay.at_once
+        return self._replay.limit
 
     def open(self, block_size: int, max_num_seqs: int) -> None:
         """Start to take rows, in the order that suits a vLLM with these sizes."""
@@ -80,8 +80,8 @@ class Ledger:
         self._opened = time.monotonic()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Take rows that ``expect`` has counted. Rows with a known answer get it at once."""
-        new, known = self._duplicates.first_of_their_kind(rows)
+        """Take rows that ``count_expected`` has counted. Rows with a known answer get it at once."""
+        new, known = self._duplicates.split_new_and_known(rows)
         self._queue.push(new)
         for row, outcome in known:
             self._finish(row, outcome, duplicate=True)
@@ -93,7 +93,7 @@ class Ledger:
             has_room: returns whether vLLM should get one more row.
         """
         row = self._replay.next(len(self.in_flight))
-        if row is None and not self._replay.at_once and len(self._queue) and has_room():
+        if row is None and not self._replay.limit and len(self._queue) and has_room():
             row = self._queue.pop()
         return row
 
@@ -102,8 +102,8 @@ class Ledger:
         now, waited = time.monotonic(), 0.0
         for row in rows:
             if not row.deaths:
-                row.waited = now - row.call.since
-                waited += row.waited
+                row.queue_seconds = now - row.call.submitted_at
+                waited += row.queue_seconds
         with self._lock:
             self._stats.pending -= len(rows)
             self._stats.in_flight += len(rows)
@@ -115,21 +115,21 @@ class Ledger:
         row = self.in_flight.pop(request_id, None)
         if row is None:
             return
-        if row.items and row.leads:  # the queue counted each medium as one token, its placeholder
+        if row.items and row.first_with_media:  # the queue counted each medium as one token, its placeholder
             self._queue.optimal_tokens += row.prompt_tokens - row.size
         with self._lock:
             self._stats.in_flight -= 1
             self._stats.pending += 1
         self._finish_all(row, outcome)
 
-    def take_back(self, what: str, *, on_their_way: bool) -> None:
+    def requeue_in_flight(self, what: str, *, still_loading: bool) -> None:
         """Take back the rows that were inside vLLM when it died. The next vLLM gets them.
 
         If it is known which row vLLM died of, that row gets an error as its outcome instead.
 
         Args:
             what: how vLLM died.
-            on_their_way: whether some of these rows had not reached vLLM, because their media were being loaded.
+            still_loading: whether some of these rows had not reached vLLM, because their media were being loaded.
         """
         rows = list(self.in_flight.values())
         self.in_flight.clear()
@@ -137,7 +137,7 @@ class Ledger:
             self._stats.in_flight -= len(rows)
             self._stats.pending += len(rows)
             self._count_busy(time.monotonic())
-        row = self._replay.blame(rows, others=self._dropped or on_their_way)
+        row = self._replay.blame(rows, others=self._dropped or still_loading)
         self._dropped = False
         if row is not None:
             reason = (
@@ -146,7 +146,7 @@ class Ledger:
             )
             self._finish_all(row, Outcome.failed("engine_error", reason, prompt_tokens=row.prompt_tokens))
 
-    def restarted(self) -> None:
+    def count_restart(self) -> None:
         """Count one restart of vLLM."""
         with self._lock:
             self._stats.restarts += 1
@@ -159,7 +159,7 @@ class Ledger:
     def fail_all(self, error: Exception) -> None:
         """Fail every waiting call with ``error``."""
         lost = self.unanswered()
-        self.abandoned(len(lost) - len(self.in_flight), len(self.in_flight))
+        self.count_abandoned(len(lost) - len(self.in_flight), len(self.in_flight))
         self.in_flight.clear()
         self._queue.remove(lambda row: True)
         self._replay = Replay()
@@ -190,7 +190,7 @@ class Ledger:
             twins += removed
             if leader is not None:
                 self._queue.push([leader])
-        self.abandoned(len(waiting) + len(twins), len(running))
+        self.count_abandoned(len(waiting) + len(twins), len(running))
         return list(running)
 
     def forget_answers(self) -> None:
@@ -206,7 +206,7 @@ class Ledger:
 
     def _finish(self, row: Row, outcome: Outcome, *, duplicate: bool = False) -> None:
         if duplicate:  # nothing was computed for it
-            waited = time.monotonic() - row.call.since
+            waited = time.monotonic() - row.call.submitted_at
             outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited)
         with self._lock:
             self._stats.pending -= 1

@@ -157,7 +157,7 @@ class PrefixQueue:
         self._guess = shared = shared_blocks(self._position, row.key, self._block_size, self._guess)
         if row.media and shared:
             shared -= 1  # the first block of the key stands for the media
-            row.leads = False
+            row.first_with_media = False
         row.new_tokens = computed_tokens(row.size, shared, self._block_size)
         self.optimal_tokens += row.new_tokens
         self._position = row.key

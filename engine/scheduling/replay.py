@@ -58,7 +58,7 @@ class Replay:
         return None
 
     @property
-    def at_once(self) -> int:
+    def limit(self) -> int:
         """How many rows may be inside vLLM at once. 0: no row is replayed, so there is no such limit."""
         return self._groups[-1][0] if self._groups else 0
 

@@ -21,7 +21,7 @@ class Call:
         self.outcomes: list[Outcome | None] = [None] * size
         self.missing = size
         self.future: Future[list[Outcome]] = Future()
-        self.since = time.monotonic()
+        self.submitted_at = time.monotonic()
         if not size:
             self.future.set_result([])
 
@@ -46,13 +46,13 @@ class Row:
         call: the call that waits for it.
         index: its place in that call.
         params: vLLM's sampling parameters.
-        guided: whether a constraint is enforced on the output.
+        constrained: whether a constraint is enforced on the output.
         max_tokens: the most tokens that its answer may have.
         size: tokens of its prompt as it was rendered.
         prompt_tokens: tokens of its prompt. Once its media are loaded, their tokens are included.
         new_tokens: tokens of its prompt that it doesn't share with a row before it in the queue's order. Known when the
             row leaves the queue; until then all tokens.
-        leads: whether it is the first row in the queue's order with its media.
+        first_with_media: whether it is the first row in the queue's order with its media.
         items: see ``Prepared.items``.
         thinking: see ``Prepared.thinking``.
         toolbox: see ``Prepared.toolbox``.
@@ -61,7 +61,7 @@ class Row:
         key: its place in the order of the queue.
         digest: see ``Prepared.digest``. None also if rows are not deduplicated.
         twins: rows that get the answer of this one, or None.
-        waited: seconds until vLLM took it.
+        queue_seconds: seconds until vLLM took it.
         deaths: how often vLLM died while this row was inside it.
     """
 
@@ -69,27 +69,27 @@ class Row:
         "_block_size",
         "adapter",
         "call",
+        "constrained",
         "deaths",
         "digest",
-        "guided",
+        "first_with_media",
         "index",
         "items",
         "key",
-        "leads",
         "max_tokens",
         "media",
         "new_tokens",
         "params",
         "prompt_tokens",
+        "queue_seconds",
         "size",
         "thinking",
         "toolbox",
         "twins",
-        "waited",
     )
 
     def __init__(self, call: Call, index: int, prepared: Prepared, block_size: int, *, dedupe: bool) -> None:
-        tokens, self.params, self.guided, _, self.media, self.thinking, self.items, self.toolbox, self.adapter = (
+        tokens, self.params, self.constrained, _, self.media, self.thinking, self.items, self.toolbox, self.adapter = (
             prepared
         )
         self._block_size = block_size
@@ -97,11 +97,11 @@ class Row:
         self.index = index
         self.max_tokens: int = self.params.max_tokens or 1
         self.size = self.prompt_tokens = self.new_tokens = len(tokens) // TOKEN_BYTES
-        self.leads = True
+        self.first_with_media = True
         self.key = order_key(tokens, block_size, next(_sequence), self.media)
         self.digest = prepared.digest() if dedupe else None
         self.twins: list[Row] | None = None
-        self.waited = 0.0
+        self.queue_seconds = 0.0
         self.deaths = 0
 
     @property

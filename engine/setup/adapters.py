@@ -25,7 +25,7 @@ def check_adapters(adapters: Mapping[str, str]) -> None:
             _rank(name, path)
 
 
-def fetched(adapters: Mapping[str, str]) -> dict[str, str]:
+def download_adapters(adapters: Mapping[str, str]) -> dict[str, str]:
     """Return the folder of each adapter. Adapters on the hub are downloaded.
 
     Raises:

@@ -20,7 +20,7 @@ INSTALL_HINT = (
 )
 
 # Arguments of vLLM's engine that are set by daft-vllm itself, and what to use instead.
-OWNED_ARGS = {
+RESERVED_ARGS = {
     "model": "it is the model= argument of prompt()",
     "disable_log_stats": "daft-vllm needs the step statistics to watch the engine's progress",
     "distributed_executor_backend": "it follows from the tensor parallel size",
@@ -108,8 +108,8 @@ def check_engine_args(engine_args: Mapping[str, Any]) -> None:
     """
     known = vllm_engine_arg_names()
     for name in engine_args:
-        if name in OWNED_ARGS:
-            raise OptionError(f"engine_args may not hold {name!r}: {OWNED_ARGS[name]}.")
+        if name in RESERVED_ARGS:
+            raise OptionError(f"engine_args may not hold {name!r}: {RESERVED_ARGS[name]}.")
         if known is not None and name not in known:
             raise OptionError(f"vLLM has no engine argument {name!r}.{suggest(name, known)}")
 

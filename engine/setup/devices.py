@@ -142,7 +142,7 @@ class GpuClaim:
         self._files.append(file)
         return True
 
-    def applied(self) -> contextlib.AbstractContextManager[None]:
+    def visible(self) -> contextlib.AbstractContextManager[None]:
         """Let processes that are started inside the ``with`` block see only the claimed GPUs."""
         return environment_variables({MASK: ",".join(self.ids)})
 

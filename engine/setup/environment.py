@@ -16,7 +16,7 @@ from daft_vllm.engine.setup.guardian import OWNER_PID
 
 _GIB = 1024**3
 
-STARTING = threading.Lock()
+START_LOCK = threading.Lock()
 """Locked while an engine starts with its own variables: the whole process has them until the engine's children run."""
 
 COMMON = {

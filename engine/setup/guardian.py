@@ -22,7 +22,7 @@ _OTHERS = re.compile(r"resource_tracker|daft\.execution\.udf_worker")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with_parent() -> None:
+def exit_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies. Does nothing outside an engine of daft-vllm.
 
     The kernel acts when the thread that started this process ends. For the core that is the engine's thread, which
@@ -32,12 +32,12 @@ def die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if owner is None or int(owner) == os.getpid() or parent is None:
         return
-    die_with_thread()
+    exit_with_parent_thread()
     if not parent.is_alive():  # it died before the line above
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_with_thread() -> None:
+def exit_with_parent_thread() -> None:
     """Ask the kernel to kill this process when the parent's *thread* that started it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

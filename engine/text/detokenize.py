@@ -26,7 +26,9 @@ most, but broken models write many bytes that belong to no character."""
 
 
 class Detokenizer:
-    """Makes texts with a tokenizer of Hugging Face's ``tokenizers``. All other texts are made by vLLM (see ``takes``).
+    """Makes texts with a tokenizer of Hugging Face's ``tokenizers``.
+
+    All other texts are made by vLLM (see ``can_detokenize``).
 
     Args:
         tokenizer: the model's tokenizer.
@@ -37,7 +39,7 @@ class Detokenizer:
 
         self._tokenizer: Any = tokenizer._tokenizer if uses_fast_detokenizer(tokenizer) else None
 
-    def takes(self, sampling: SamplingOptions) -> bool:
+    def can_detokenize(self, sampling: SamplingOptions) -> bool:
         """Whether the text of rows with these options can be made at the end: no words in the text stop the answer."""
         return self._tokenizer is not None and not sampling.stop and sampling.spaces_between_special_tokens
 

@@ -61,17 +61,18 @@ class TokenGuard:
         self._number: dict[str, int] = {}
         self._marks = re.compile(f"{_OPEN}{self._secret}([0-9]+){_CLOSE}")
 
-    def hide(self, value: Any, *, assistant: bool = False) -> Any:
+    def hide_markers(self, value: Any, *, assistant: bool = False) -> Any:
         """Return a text with the names of guarded tokens hidden. In a list or dict, hide them in all texts and keys."""
         if isinstance(value, str):
             names = self._special if assistant else self._all
             return names.sub(self._mark, value) if names.search(value) else value
         if isinstance(value, Mapping):
             return {
-                self.hide(name, assistant=assistant): self.hide(one, assistant=assistant) for name, one in value.items()
+                self.hide_markers(name, assistant=assistant): self.hide_markers(one, assistant=assistant)
+                for name, one in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self.hide(one, assistant=assistant) for one in value]
+            return [self.hide_markers(one, assistant=assistant) for one in value]
         return value
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

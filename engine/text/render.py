@@ -17,7 +17,7 @@ from daft_vllm.engine.requests.content import (
     Message,
     media_digest,
     media_of,
-    merged,
+    merge_texts,
 )
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
@@ -140,7 +140,7 @@ class RequestRenderer:
             except Exception as e:
                 rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
         media = {i: media_of(requests[i].messages()) for i in indices if _may_hold_media(requests[i])}
-        recipes: dict[tuple[int, int, bool | None, int], tuple[SamplingParams, bytes]] = {}
+        by_options: dict[tuple[int, int, bool | None, int], tuple[SamplingParams, bytes]] = {}
         for i, token_ids in zip(indices, self._tokenize(texts, [requests[i] for i in indices]), strict=True):
             request = requests[i]
             token_ids = self._truncated(request, token_ids)
@@ -156,19 +156,19 @@ class RequestRenderer:
             else:
                 key = (id(request.sampling), id(request.constraint), request.thinking, id(request.toolbox))
                 try:
-                    if key not in recipes:
-                        recipes[key] = self._params(request), _recipe(request)
+                    if key not in by_options:
+                        by_options[key] = self._params(request), _options_digest(request)
                 except (OptionError, SchemaError) as e:
                     rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
                     continue
-                params, recipe = recipes[key]
-                guided = request.constraint is not None
+                params, options_digest = by_options[key]
+                constrained = request.constraint is not None
                 items = media.get(i, ())
                 rows[i] = Prepared(
                     pack_tokens(token_ids),
                     params,
-                    guided,
-                    recipe,
+                    constrained,
+                    options_digest,
                     media_digest(items, request.adapter),
                     request.thinking,
                     items,
@@ -185,7 +185,7 @@ class RequestRenderer:
         sampling, toolbox = request.sampling, request.toolbox
         if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
             sampling = sampling.replace({"skip_special_tokens": False})
-        return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.takes(sampling))
+        return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.can_detokenize(sampling))
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
         """Return the chat template's text, None where there is none."""
@@ -210,10 +210,10 @@ class RequestRenderer:
     def _chat_text(self, request: Request) -> str:
         from vllm.renderers.params import ChatParams
 
-        goes_on = isinstance(request.prompt, Conversation) and request.prompt.goes_on
+        continues_answer = isinstance(request.prompt, Conversation) and request.prompt.continues_answer
         kwargs = {
-            "add_generation_prompt": not goes_on,
-            "continue_final_message": goes_on,
+            "add_generation_prompt": not continues_answer,
+            "continue_final_message": continues_answer,
             "tokenize": False,
             # Templates of Qwen and Gemma use the first name, of DeepSeek and Granite the second. Others ignore both.
             **({} if request.thinking is None else dict.fromkeys(("enable_thinking", "thinking"), request.thinking)),
@@ -231,18 +231,18 @@ class RequestRenderer:
         """Return a message as vLLM takes it. Media are only named here: vLLM gets them later, with the tokens."""
         assistant = message.role == "assistant"
         content: Any = [
-            {"type": "text", "text": self._guard.hide(part, assistant=assistant)}
+            {"type": "text", "text": self._guard.hide_markers(part, assistant=assistant)}
             if isinstance(part, str)
             else {"type": _OPENAI_TYPES[part.kind], _OPENAI_TYPES[part.kind]: None, "uuid": part.digest.hex()}
-            for part in merged(message.content)
+            for part in merge_texts(message.content)
         ]
         if len(content) == 1 and content[0]["type"] == "text":
             content = content[0]["text"]
         fields = dict(message.fields)
         if "tool_calls" in fields:
             fields["tool_calls"] = [_with_parsed_arguments(call) for call in fields["tool_calls"]]
-        role = self._guard.hide(message.role)
-        return {"role": role, "content": content, **self._guard.hide(fields, assistant=assistant)}
+        role = self._guard.hide_markers(message.role)
+        return {"role": role, "content": content, **self._guard.hide_markers(fields, assistant=assistant)}
 
     def _raw_text(self, request: Request) -> str:
         """Return a prompt that is sent without the chat template, with a placeholder at the place of each medium."""
@@ -303,7 +303,7 @@ def _may_hold_media(request: Request) -> bool:
     return bool(request.examples) or not isinstance(request.prompt, str)
 
 
-def _recipe(request: Request) -> bytes:
+def _options_digest(request: Request) -> bytes:
     """Return a digest of everything but the prompt that determines the answer. Empty: the answer is drawn at random."""
     if request.sampling.temperature > 0 and request.sampling.seed is None:
         return b""

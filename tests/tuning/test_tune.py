@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from daft_vllm.errors import EngineError, OptionError
-from daft_vllm.tuning.tune import Trial, Tuned, Tuner, tuned_args, write_overlay
+from daft_vllm.tuning.tune import Trial, Tuner, TuningResult, tuned_args, write_overlay
 from tests.conftest import TINY_ARGS
 from tests.helpers import vllm_processes
 
@@ -118,9 +118,9 @@ def test_a_default_that_does_not_run(tmp_path: Path) -> None:
 
 def test_overlays(tmp_path: Path) -> None:
     path = tmp_path / "tuned.toml"
-    write_overlay(Tuned({"max_num_seqs": 64, "gpu_memory_utilization": 0.95}, 10.0, 12.0), path, "m")
+    write_overlay(TuningResult({"max_num_seqs": 64, "gpu_memory_utilization": 0.95}, 10.0, 12.0), path, "m")
     assert tuned_args(path) == {"max_num_seqs": 64, "gpu_memory_utilization": 0.95}
-    write_overlay(Tuned({}, 10.0, 10.0), path, "m")
+    write_overlay(TuningResult({}, 10.0, 10.0), path, "m")
     assert tuned_args(path) == {}
     with pytest.raises(OptionError, match="can't be read"):
         tuned_args(tmp_path / "missing.toml")

@@ -48,7 +48,7 @@ def test_a_job_that_will_run(smollm2: str) -> None:
     report = check(col("q"), ["Paris", "Madrid"], df=df, max_tokens=16)
     assert time.monotonic() - started < 10
     assert report.ok, report
-    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 13
+    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 14
     assert report["model"].seen == f"{smollm2}, complete"
     assert "of 3 rows the longest prompt has" in report["context"].seen
     assert report.as_dict()["ok"] is True
@@ -262,3 +262,22 @@ def test_every_option_of_prompt_is_known() -> None:
 def sorted_words(text: str) -> str:
     """Sort the words of a text."""
     return " ".join(sorted(text.split()))
+
+
+def test_changes_of_vllm_that_do_not_fit_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from daft_vllm.engine.patches.registry import states
+
+    def without(name: str) -> None:
+        found = [one._replace(problem="it is gone") if one.patch.name == name else one for one in states()]
+        monkeypatch.setattr("daft_vllm.udf.check.states", lambda: found)
+
+    name = "changes of vLLM"
+    assert "either_backend" in check(gpus=0)[name].seen
+    assert "masks" in check(gpus=0)[name].seen
+    assert "masks" not in check(gpus=1)[name].seen  # for CPUs
+    without("masks")
+    assert check(gpus=0)[name].status == "warning"
+    assert "masks is left out (it is gone)" in check(gpus=0)[name].seen
+    without("either_backend")
+    assert check(gpus=0)[name].status == "failure"
+    assert "daft-vllm" in check(gpus=0)[name].seen

@@ -181,5 +181,5 @@ def test_the_descriptor_travels() -> None:
     descriptor = Provider("mine", gpus=0, on_error="log").get_prompter("smollm2-135m", Event)
     again = pickle.loads(pickle.dumps(descriptor))
     assert (again.get_provider(), again.get_model()) == ("mine", "smollm2-135m")
-    assert again.spec.on_error == "null"
+    assert again.spec.options.on_error == "null"
     assert again.get_udf_options().num_gpus == 0

@@ -17,7 +17,7 @@ from daft_vllm.engine.requests.toolbox import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, SchemaError
 from daft_vllm.udf.answers.formats import Tools
 from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat
-from daft_vllm.udf.answers.validation import is_resolved, validator_of
+from daft_vllm.udf.answers.validation import reference_exists, validator_of
 
 CALL = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
 CALLS = DataType.struct({"content": DataType.string(), "tool_calls": DataType.list(CALL)})
@@ -67,7 +67,7 @@ class CallFormat(ReturnFormat):
                 message = f"the parameters of {name} are no JSON Schema, at {e.json_path}: {e.message}"
                 raise SchemaError(message) from None
             for reference in _references(schema):
-                if not is_resolved(schema, reference):
+                if not reference_exists(schema, reference):
                     raise SchemaError(f"the parameters of {name} refer to {reference!r}, which is not there.")
         most = None if parallel and tool_choice in ("auto", "required") else 1
         if tool_choice == "auto":

@@ -24,7 +24,7 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Iterator
 _Validator: Any = extend(jsonschema.Draft202012Validator, {"multipleOf": _multiple_of})  # type: ignore[no-untyped-call]
 
 
-def is_resolved(schema: Any, reference: str) -> bool:
+def reference_exists(schema: Any, reference: str) -> bool:
     """Whether the target of a reference exists in a schema."""
     try:
         validator_of(schema)._resolver.lookup(reference)

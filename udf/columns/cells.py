@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import daft
 from daft import DataType, Series
 
-from daft_vllm.engine.requests.content import Content, Conversation, Media, Message, merged
+from daft_vllm.engine.requests.content import Content, Conversation, Media, Message, merge_texts
 from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.errors import OptionError
@@ -66,7 +66,7 @@ class CellReader:
         self._turns = turns
         self._files = files
         self._takes_images = takes_images
-        self.columns = len(kinds) + sum(1 + len(turn) for turn in turns)
+        self.num_columns = len(kinds) + sum(1 + len(turn) for turn in turns)
 
     def prompts(self, columns: Sequence[Series]) -> Iterator[Prompt | Outcome]:
         """Return each row's prompt, or an error outcome if the row's cells can't be made into a prompt.
@@ -121,7 +121,7 @@ class CellReader:
         for number, (_, value) in enumerate(row, 1):
             if value is None:
                 raise MediaError("null_prompt", f"part {number} of the prompt is null")
-        parts = merged(part for kind, value in row for part in self._contents(kind, value))
+        parts = merge_texts(part for kind, value in row for part in self._contents(kind, value))
         return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
     def _contents(self, kind: PartKind, value: Any) -> Iterator[Content]:

@@ -14,21 +14,21 @@ from daft import DataFrame, col, lit
 from daft_vllm.errors import OptionError, suggest
 
 
-class Part(NamedTuple):
+class TemplatePart(NamedTuple):
     """Literal text, and the column that follows it. No column follows a doubled brace, or the end of the template."""
 
     text: str
     column: str | None
 
 
-def parse_template(template: str, columns: Iterable[str]) -> list[Part]:
+def parse_template(template: str, columns: Iterable[str]) -> list[TemplatePart]:
     """Split a template into its parts. Doubled braces stand for braces.
 
     Raises:
         OptionError: a field is not one of ``columns``, or the template has none.
     """
     names = list(columns)
-    parts: list[Part] = []
+    parts: list[TemplatePart] = []
     try:
         for text, name, spec, conversion in string.Formatter().parse(template):
             if name is not None and (spec or conversion or name not in names):
@@ -36,7 +36,7 @@ def parse_template(template: str, columns: Iterable[str]) -> list[Part]:
                     f"the prompt's field {{{name}}} is not a column.{suggest(name, names)} "
                     f"Columns: {', '.join(names)}. Write {{{{ and }}}} for braces."
                 )
-            parts.append(Part(text, name))
+            parts.append(TemplatePart(text, name))
     except ValueError as e:
         raise OptionError(f"the prompt {template!r} cannot be read: {e}. Write {{{{ and }}}} for braces.") from None
     if not any(part.column for part in parts):

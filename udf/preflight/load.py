@@ -34,17 +34,17 @@ def check_fits(config: EngineConfig) -> None:
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
     model_checks.check_packages(model)
-    if model.dummy:
+    if model.has_dummy_weights:
         return
     if config_of(model.name) is not None:  # for other models the hub would have to be asked for the size
-        model_checks.disk(model)
+        model_checks.check_disk(model)
     weights = _weights(model, config)
     states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     if states:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])
     elif weights is not None and not config.gpus:
-        model_checks.check_machine(weights)
+        model_checks.check_machine_memory(weights)
 
 
 def with_card_settings(config: EngineConfig) -> EngineConfig:
@@ -92,6 +92,6 @@ def _warn_if_tight(model: Model, config: EngineConfig, state: GpuState) -> None:
     if card is None:
         return
     try:
-        model_checks.memory(model, card, config.gpus)
+        model_checks.check_memory(model, card, config.gpus)
     except DaftVLLMError as e:
         logger.warning("by estimate this won't do, and vLLM will say so: %s", e)

@@ -87,12 +87,12 @@ class Model:
         return {name: setting.value for name, setting in self.engine_args.items()}
 
     @property
-    def dummy(self) -> bool:
+    def has_dummy_weights(self) -> bool:
         """Whether its weights are random numbers, so that no weight file is read."""
         return bool(self.args.get("load_format") == "dummy")
 
 
-def files(model: Model) -> str:
+def check_files(model: Model) -> str:
     """Return where the model's files are: complete in a folder, in a package, or on the hub.
 
     Raises:
@@ -102,7 +102,7 @@ def files(model: Model) -> str:
     known = config_of(model.name)
     folder = model.folder
     if folder is not None:
-        missing = [] if model.dummy else missing_weights(folder)
+        missing = [] if model.has_dummy_weights else missing_weights(folder)
         if not missing:
             return f"{folder}, complete"
         if Path(model.name).expanduser().is_dir():
@@ -167,7 +167,7 @@ def _model_type(model: Model) -> str | None:
         return None
 
 
-def served(model: Model) -> str:
+def check_architecture(model: Model) -> str:
     """Return the model's architecture, if the installed vLLM serves it and the packages that it needs are installed.
 
     Raises:
@@ -193,7 +193,7 @@ def vllm_architectures() -> frozenset[str] | None:
     return None if source is None else frozenset(re.findall(r'^    "(\w+)": \(', source, re.MULTILINE))
 
 
-def memory(model: Model, card: Card | None, gpus: float) -> str:
+def check_memory(model: Model, card: Card | None, gpus: float) -> str:
     """Return how the model fits into a card's memory or, on a CPU, into this machine's.
 
     Raises:
@@ -205,7 +205,7 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
     if card is None:
         if gpus:
             return f"{weights / GIB:.1f} GiB of weights; no card is known: name one with gpu="
-        free = check_machine(weights)
+        free = check_machine_memory(weights)
         return f"{weights / GIB:.1f} GiB of weights, {free / GIB:.1f} GiB of memory free"
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
     if plan.fits:
@@ -216,7 +216,7 @@ def memory(model: Model, card: Card | None, gpus: float) -> str:
     raise ModelError(f"it doesn't fit {plan.gpus} x {card.name}: {' '.join(advice(config, plan, weights, args))}")
 
 
-def check_machine(weights: int) -> int:
+def check_machine_memory(weights: int) -> int:
     """Return the free bytes of this machine's memory. Raise ``ModelError`` if the weights take more."""
     free = psutil.virtual_memory().available
     if weights > free:
@@ -224,13 +224,13 @@ def check_machine(weights: int) -> int:
     return free
 
 
-def disk(model: Model) -> str:
+def check_disk(model: Model) -> str:
     """Return how much room the disk has for the model's files.
 
     Raises:
         ModelError: the files take more room than there is.
     """
-    if model.dummy or model.file_bytes is not None:
+    if model.has_dummy_weights or model.file_bytes is not None:
         return "nothing to download"
     place = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or "~/.cache").expanduser()
     while not place.exists():

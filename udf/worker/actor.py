@@ -28,7 +28,7 @@ from daft_vllm.udf.columns.cells import CellReader
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.preflight.load import with_card_settings
 from daft_vllm.udf.worker.engines import shared_engine
-from daft_vllm.udf.worker.leaving import leave_quickly
+from daft_vllm.udf.worker.leaving import exit_without_cleanup
 from daft_vllm.udf.worker.progress import ProgressWriter
 from daft_vllm.udf.worker.spec import PromptSpec
 
@@ -161,7 +161,7 @@ class PromptActor:
 
     def _submit(self, columns: Sequence[Series]) -> _Batch:
         spec = self._spec
-        parts, others = columns[: self._cells.columns], list(columns[self._cells.columns :])
+        parts, others = columns[: self._cells.num_columns], list(columns[self._cells.num_columns :])
         rows = len(parts[0])
         names: list[str | None] = others.pop().to_pylist() if spec.format.forms else [None] * rows
         adapters: list[str | None] = others.pop().to_pylist() if spec.row_adapter else [spec.adapter] * rows
@@ -270,7 +270,7 @@ class PromptActor:
         with self._lock:
             spec = self._spec
             if self._engine is None or self._engine.is_over:
-                leave_quickly()
+                exit_without_cleanup()
                 started = time.monotonic()
                 config = with_card_settings(spec.engine)
                 config = replace(config, model=resolve_model(config.model))

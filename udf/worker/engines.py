@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.setup.devices import GpuClaim, visible_gpus
-from daft_vllm.engine.setup.environment import STARTING
+from daft_vllm.engine.setup.environment import START_LOCK
 from daft_vllm.udf.preflight.load import check_fits
 
 
@@ -50,10 +50,10 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
             if idle.engine.is_over or stats.pending + stats.in_flight == 0:
                 idle.close()
                 del _open[other]
-        with STARTING:
+        with START_LOCK:
             claim = GpuClaim(config.gpus, visible_gpus()) if claim_gpus and config.gpus > 0 else None
             try:
-                with claim.applied() if claim is not None else contextlib.nullcontext():
+                with claim.visible() if claim is not None else contextlib.nullcontext():
                     check_fits(config)
                     engine = OfflineEngine(config, check_chat_template=check_chat_template)
             except BaseException:

@@ -7,7 +7,7 @@ import os
 import sys
 
 
-def leave_quickly() -> None:
+def exit_without_cleanup() -> None:
     """Make a UDF process of Daft's native runner exit without the slow shutdown of torch.
 
     Daft waits 5 seconds for the process to exit, and then reports an error. The shutdown of torch and vLLM alone may

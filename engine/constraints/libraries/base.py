@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from daft_vllm.engine.constraints.constraint import Backend
 from daft_vllm.engine.constraints.finding import Find, Finding, Node
-from daft_vllm.engine.constraints.patterns import Unsayable
+from daft_vllm.engine.constraints.patterns import UnsupportedPattern
 
 _LARGEST = 1_000_000
 """The most characters of a lowered schema: xgrammar compiles 340,000 in 9 seconds, 3.3 million in minutes and 8 GB."""
@@ -21,7 +21,7 @@ class Enforcement(NamedTuple):
         backend: the library.
         kind: the field of vLLM's ``StructuredOutputsParams``.
         spec: the value of that field: for ``json`` a schema lowered for this library.
-        left: parts of a schema that the library doesn't enforce. They have to be validated after generation.
+        unenforced: parts of a schema that the library doesn't enforce. They have to be validated after generation.
         narrow: whether the library refuses some strings that the schema accepts: those with escapes, where the schema
             gives a length or a pattern.
     """
@@ -29,7 +29,7 @@ class Enforcement(NamedTuple):
     backend: Backend
     kind: Literal["json", "choice", "regex", "grammar"]
     spec: str | tuple[str, ...]
-    left: tuple[Finding, ...] = ()
+    unenforced: tuple[Finding, ...] = ()
     narrow: bool = False
 
 
@@ -103,21 +103,21 @@ class Library(ABC):
         """Return a schema's pattern, for strings of ``low`` to ``high`` characters, in the library's syntax.
 
         Raises:
-            Unsayable: the pattern can't be written in that syntax.
+            UnsupportedPattern: the pattern can't be written in that syntax.
         """
 
     def is_narrow(self, pattern: str) -> bool:
         """Whether a result of ``self.pattern`` leaves out strings with characters that JSON escapes."""
         return False
 
-    def found_pattern(
+    def pattern_or_finding(
         self, pattern: str, keyword: str, find: Find, low: int = 0, high: int | None = None
     ) -> LoweredPattern:
         """Return what ``self.pattern`` returns. What can't be written is reported, and left out of the result."""
         try:
             text = self.pattern(pattern, low, high)
             return LoweredPattern(text, self.is_narrow(text))
-        except Unsayable as e:
+        except UnsupportedPattern as e:
             with_length = (low or high is not None) and "length" in str(e)
             find(
                 keyword,
@@ -137,7 +137,7 @@ class Library(ABC):
         """Return a regular expression for whole answers in the library's syntax.
 
         Raises:
-            Unsayable: the expression can't be written in that syntax.
+            UnsupportedPattern: the expression can't be written in that syntax.
         """
 
     def build_error(self, one: Enforcement, tokenizer: Any = None) -> str | None:

@@ -58,7 +58,7 @@ class Guidance(Library):
         lengths = {"minLength": rules.low or None, "maxLength": rules.high}
         node: Node = {"type": "string", **{name: value for name, value in lengths.items() if value is not None}}
         parts = [{"pattern": PATTERNS[name]} if name in PATTERNS else {"format": name} for name in rules.formats]
-        patterns = [self.found_pattern(pattern, "pattern", find).text for pattern in rules.patterns]
+        patterns = [self.pattern_or_finding(pattern, "pattern", find).text for pattern in rules.patterns]
         parts += [{"pattern": text} for text in patterns if text]
         if not parts:
             return LoweredString(node)

@@ -64,7 +64,7 @@ class Xgrammar(Library):
         if formats or patterns:
             keyword = "format" if formats else "pattern"
             wanted = PATTERNS[formats[0]] if formats else patterns[0]
-            text, narrow = self.found_pattern(wanted, keyword, find, low, high)
+            text, narrow = self.pattern_or_finding(wanted, keyword, find, low, high)
             return LoweredString({"type": "string", "pattern": text} if text else {"type": "string"}, narrow)
         if not low and high is None:
             return LoweredString({"type": "string"})

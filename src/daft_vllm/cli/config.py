@@ -23,7 +23,7 @@ from daft_vllm.udf.options import DEFAULT
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class ModelReport:
     """Everything that is shown. ``known``: a TOML file describes the model."""
 
     model: ModelConfig
@@ -59,7 +59,7 @@ class Shown:
         }
 
 
-def shown(
+def model_report(
     model: str,
     *,
     gpu: str | None,
@@ -69,7 +69,7 @@ def shown(
     shape: tuple[int, int, int],
     rows: int,
     dollars_per_hour: float,
-) -> Shown:
+) -> ModelReport:
     """Work out what to show; the arguments are those of the command.
 
     Raises:
@@ -83,7 +83,7 @@ def shown(
     card = card_of(gpu) if gpu is not None else None
     settings = resolve(config, card=card, goal=goal, user=engine_args)
     if card is None:
-        return Shown(config, known, settings)
+        return ModelReport(config, known, settings)
     args = {name: setting.value for name, setting in settings.items()}
     weights = weights_of(config, args)
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
@@ -99,10 +99,10 @@ def shown(
         cached_tokens=cached,
         max_num_seqs=int(sequences.value) if sequences is not None else None,
     )
-    return Shown(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences)
+    return ModelReport(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences)
 
 
-def print_shown(what: Shown, console: Console) -> None:
+def print_report(what: ModelReport, console: Console) -> None:
     """Print tables."""
     config = what.model
     described = "described by daft-vllm" if what.known else "not known: derived from its config.json"
@@ -150,7 +150,7 @@ def print_shown(what: Shown, console: Console) -> None:
     _print_throughput(what, console)
 
 
-def _print_throughput(what: Shown, console: Console) -> None:
+def _print_throughput(what: ModelReport, console: Console) -> None:
     rate = what.throughput
     if rate is None or what.plan is None:
         return
@@ -186,7 +186,7 @@ def config(
 
         args = engine_args_of(engine_args)
         check_engine_args(args)
-        what = shown(
+        what = model_report(
             model,
             gpu=gpu,
             gpus=gpus,
@@ -202,6 +202,6 @@ def config(
     if json_output:
         typer.echo(json.dumps(what.as_dict(), indent=2, default=str))
     else:
-        print_shown(what, Console())
+        print_report(what, Console())
     if what.plan is not None and not what.plan.fits:
         raise typer.Exit(1)

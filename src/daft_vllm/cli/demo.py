@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from daft_vllm.cli.terminal import fail, option, quiet
-from daft_vllm.cli.watching import run_watched
+from daft_vllm.cli.watching import run_with_progress
 from daft_vllm.udf.options import DEFAULT, PromptOptions
 
 
@@ -36,7 +36,7 @@ def demo(
         engine_args={"max_model_len": 2048},
         sampling={"max_tokens": 128},
     )
-    failed = run_watched(df, messages, output, options, column="label")
+    failed = run_with_progress(df, messages, output, options, column="label")
     table = pq.read_table(output)
     shown = Table("name", "category", "audience", "description", title=f"{output}: {table.num_rows} rows")
     for row in table.slice(0, 20).to_pylist():

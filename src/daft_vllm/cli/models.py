@@ -24,7 +24,7 @@ _WIDE = 160
 
 
 @dataclasses.dataclass(frozen=True)
-class Listed:
+class ModelEntry:
     """A model in the list.
 
     Args:
@@ -56,7 +56,7 @@ class Listed:
         }
 
 
-def listed(*, gpu: str | None = None, takes: str | None = None) -> list[Listed]:
+def list_models(*, gpu: str | None = None, takes: str | None = None) -> list[ModelEntry]:
     """Return the known models; with ``takes`` only those that take this kind of input.
 
     Raises:
@@ -67,7 +67,7 @@ def listed(*, gpu: str | None = None, takes: str | None = None) -> list[Listed]:
     if not models:
         kinds = sorted({kind for model in known_models().values() for kind in model.modalities})
         raise OptionError(f"no model takes {takes!r}; models take {', '.join(kinds)}.")
-    return [Listed(model, *_fit(model, card)) if card is not None else Listed(model) for model in models]
+    return [ModelEntry(model, *_fit(model, card)) if card is not None else ModelEntry(model) for model in models]
 
 
 def _fit(model: ModelConfig, card: Card) -> tuple[int | None, int | None]:
@@ -79,7 +79,7 @@ def _fit(model: ModelConfig, card: Card) -> tuple[int | None, int | None]:
     return None, None
 
 
-def print_listed(lines: list[Listed], gpu: str | None, console: Console) -> None:
+def print_models(lines: list[ModelEntry], gpu: str | None, console: Console) -> None:
     """Print a table, with fewer columns in a narrow terminal."""
     wide = console.width >= _WIDE
     more = ("on the hub", "thinks", "tools", "licence") if wide else ()
@@ -116,11 +116,11 @@ def models(
     """List the models that daft-vllm describes, by their short names; with a card, how many of it each one needs."""
     quiet()
     try:
-        found = listed(gpu=gpu, takes=takes)
+        found = list_models(gpu=gpu, takes=takes)
     except DaftVLLMError as e:
         fail(str(e))
         return
     if json_output:
         typer.echo(json.dumps([line.as_dict() for line in found], indent=2))
     else:
-        print_listed(found, gpu, Console())
+        print_models(found, gpu, Console())

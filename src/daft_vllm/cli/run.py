@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from daft_vllm.cli.terminal import console, engine_args_of, fail, option, own_cause, quiet, return_format
-from daft_vllm.cli.watching import run_watched
+from daft_vllm.cli.watching import run_with_progress
 from daft_vllm.udf.options import DEFAULT, PromptOptions, option_default
 
 
@@ -79,7 +79,7 @@ def run(
         messages = template(prompt, df)
         if limit is not None:
             df = df.limit(limit)
-        failed = run_watched(df, messages, output, options, column=column, error_column=error_column)
+        failed = run_with_progress(df, messages, output, options, column=column, error_column=error_column)
     except DaftVLLMError as e:
         fail(str(e))
     except Exception as e:

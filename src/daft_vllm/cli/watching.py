@@ -22,7 +22,7 @@ capturing the graphs takes 30 s and more (SkyRL pull request 2138).
 """
 
 
-def run_watched(
+def run_with_progress(
     df: Any, messages: Any, output: str, options: PromptOptions, *, column: str = "answer", error_column: str = "error"
 ) -> int:
     """Run a job with progress and a summary on stderr; return how many rows failed. Arguments as in ``run_job``."""

@@ -60,7 +60,7 @@ class Trial:
 
 
 @dataclass
-class Tuned:
+class TuningResult:
     """What tuning found.
 
     Args:
@@ -135,7 +135,7 @@ class Tuner:
         self._key = json.dumps([self._job, self._given], sort_keys=True)
         self._read_log()
 
-    def run(self, minutes: float) -> Tuned:
+    def run(self, minutes: float) -> TuningResult:
         """Try settings one after the other until the time is up, then decide between the best and the default.
 
         Raises:
@@ -168,7 +168,7 @@ class Tuner:
         axes = {n: values for n, values in (_GPU_AXES if self._gpus else _CPU_AXES).items() if n not in self._given}
         return axes if self._shared_first is None else {SHARED_FIRST: (True,), **axes}
 
-    def _decided(self, best: Trial, untried: list[str]) -> Tuned:
+    def _decided(self, best: Trial, untried: list[str]) -> TuningResult:
         rates: dict[str, list[float]] = {"default": [], "best": []}
         if best.settings:
             for number in range(CONFIRMATIONS):
@@ -180,7 +180,7 @@ class Tuner:
         found = median(rates["best"]) if rates["best"] else default
         faster = found > default * (1 + NOISE)
         settings = dict(best.settings) if faster else {}
-        return Tuned(settings, default, found if faster else default, self.trials, untried)
+        return TuningResult(settings, default, found if faster else default, self.trials, untried)
 
     def _try(self, settings: dict[str, Any], repeat: int = 0) -> Trial:
         """Return run number ``repeat``, from 0, with these settings. Runs that were done before are not repeated."""
@@ -240,7 +240,7 @@ class Tuner:
                 self.trials.append(trial)
 
 
-def write_overlay(tuned: Tuned, path: Path, model: str) -> None:
+def write_overlay(tuned: TuningResult, path: Path, model: str) -> None:
     """Write the settings found, and the evidence for them, as TOML that ``tuned_args`` reads."""
     values = [f"{name} = {json.dumps(value)}" for name, value in tuned.engine_args.items()]
     lines = [

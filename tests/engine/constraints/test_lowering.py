@@ -39,7 +39,7 @@ TREE = {
 def accepts(schema: Any, value: Any, backend: Any = "auto") -> bool:
     """Whether the grammar that holds ``schema`` accepts ``value``."""
     one = enforcement_of(Constraint(json_schema=json.dumps(schema), backend=backend))
-    assert one.left == ()
+    assert one.unenforced == ()
     return acceptor(one)(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
@@ -280,7 +280,7 @@ def test_auto_takes_the_library_that_leaves_nothing_out() -> None:
     with pytest.raises(SchemaError, match='enforce="validate"'):
         backend(unique)
     one = enforcement_of(Constraint(json_schema=json.dumps(unique), enforce="validate"))
-    assert [finding.keyword for finding in one.left] == ["uniqueItems"]
+    assert [finding.keyword for finding in one.unenforced] == ["uniqueItems"]
 
 
 @pytest.mark.parametrize("backend", ["xgrammar", "guidance"])

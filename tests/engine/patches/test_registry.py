@@ -38,10 +38,21 @@ if __name__ == "__main__":
 """
 
 
-def ask(tmp_path: Path, tiny: str, **args: Any) -> tuple[list[Any], str]:
+NONE_FITS = """
+from daft_vllm.engine.patches import registry
+
+fitting = registry.states()
+registry._installed_states = lambda: [
+    state if state.patch.required else state._replace(problem="its target is gone") for state in fitting
+]
+"""
+"""Before ``ASK``: no patch fits, but those that an engine can't run without."""
+
+
+def ask(tmp_path: Path, tiny: str, before: str = "", **args: Any) -> tuple[list[Any], str]:
     """Ask an engine beside the packages in ``tmp_path``; return its answers and what it said."""
     script = tmp_path / "ask.py"
-    script.write_text(ASK, encoding="utf-8")
+    script.write_text(before + ASK, encoding="utf-8")
     done = run_beside(tmp_path, script, tiny, json.dumps({**TINY_ARGS, **args}))
     lines = done.stdout.strip().splitlines()
     return json.loads(lines[-1]) if done.returncode == 0 else [], done.stderr
@@ -100,6 +111,15 @@ def test_without_an_optional_patch_the_engine_says_so_once_and_answers(tmp_path:
     check_answers(answers)
     assert said.count("'masks'") == 1
     assert f"daft-vllm's change 'masks' of vLLM {vllm_version()} is left out, because" in said
+
+
+@pytest.mark.slow
+def test_without_any_optional_patch_the_engine_answers(tmp_path: Path, tiny: str) -> None:
+    """vLLM as it is: it starts its core itself, the model in a process of its own, and puts masks on in its own way."""
+    answers, said = ask(tmp_path, tiny, NONE_FITS, dtype="bfloat16")
+    check_answers(answers)
+    optional = [patch.name for patch in PATCHES if not patch.required]
+    assert [said.count(f"change '{name}'") for name in optional] == [1] * len(optional)
 
 
 def test_without_a_required_patch_the_start_fails_with_both_versions(tmp_path: Path, tiny: str) -> None:

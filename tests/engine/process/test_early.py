@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from daft_vllm.engine.process.early_core import EarlyContext, EarlyProcess, early_core, early_process, take_early_core
-from daft_vllm.engine.process.early_main import SET_BY_VLLM, no_collection, set_aside
+from daft_vllm.engine.process.early_main import SET_BY_VLLM, gc_disabled, gc_frozen
 from daft_vllm.engine.setup.openmp import openmp_environment
 from tests.helpers import wait_gone
 
@@ -183,9 +183,9 @@ def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: s
 
 def test_collections_leave_imports_alone() -> None:
     assert gc.get_freeze_count() == 0
-    with set_aside():
+    with gc_frozen():
         assert gc.get_freeze_count() > 1000
-        with set_aside():
+        with gc_frozen():
             pass
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0
@@ -193,9 +193,9 @@ def test_collections_leave_imports_alone() -> None:
 
 def test_imports_without_collections() -> None:
     assert gc.isenabled()
-    with no_collection():
+    with gc_disabled():
         assert not gc.isenabled()
-        with no_collection():
+        with gc_disabled():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -204,9 +204,9 @@ def test_imports_without_collections() -> None:
 def test_its_title_can_be_set_whatever_became_of_its_variables() -> None:
     script = textwrap.dedent("""
         import os, setproctitle
-        from daft_vllm.engine.process.early_main import find_title
+        from daft_vllm.engine.process.early_main import init_process_title
 
-        find_title()
+        init_process_title()
         os.environ["FIRST"] = "x" * 100
         setproctitle.setproctitle("VLLM::EngineCore")
         print(open("/proc/self/cmdline").read().rstrip(chr(0)))

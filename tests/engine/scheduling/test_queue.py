@@ -17,7 +17,7 @@ BLOCK = 4
 
 
 def make_row(tokens: list[int], max_tokens: int = 8, call: Call | None = None, media: bytes = b"") -> Row:
-    prepared = Prepared(pack_tokens(tokens), SimpleNamespace(max_tokens=max_tokens), False, b"recipe", media)
+    prepared = Prepared(pack_tokens(tokens), SimpleNamespace(max_tokens=max_tokens), False, b"digest", media)
     return Row(call or Call(1), 0, prepared, BLOCK, dedupe=True)
 
 

@@ -41,7 +41,7 @@ class Simulated:
         before = len(self.inside)
         while True:
             row = self.replay.next(len(self.inside))
-            if row is None and not self.replay.at_once and self.waiting and len(self.inside) < self.at_once:
+            if row is None and not self.replay.limit and self.waiting and len(self.inside) < self.at_once:
                 row = self.waiting.pop(0)
             if row is None:
                 return len(self.inside) > before
@@ -69,12 +69,12 @@ def test_a_death_that_is_no_rows_fault_costs_none() -> None:
         inside.append(row)
     assert inside == rows[:10]
     assert replay.blame(inside) is None  # killed once more, from outside
-    assert replay.at_once == 1
+    assert replay.limit == 1
     replayed = []
     while (row := replay.next(0)) is not None:
         replayed.append(row)
     assert replayed == rows
-    assert replay.at_once == 0
+    assert replay.limit == 0
     # The only row that there is gets a second chance too.
     only: Any = SimpleNamespace(deaths=0)
     assert replay.blame([only]) is None

@@ -33,7 +33,7 @@ def test_claims_are_disjoint_and_given_back(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(DeviceError, match="0 of the 3"):
         GpuClaim(1, ["4", "5", "6"], tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    with pair.applied():
+    with pair.visible():
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,6"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6"
     first.release()

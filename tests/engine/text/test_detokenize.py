@@ -74,7 +74,7 @@ def test_the_same_texts(kind: str, smollm2: str) -> None:
     for answer in answers:
         for options in ({}, {"skip_special_tokens": False}, {"include_stop_str_in_output": True}):
             sampling = SamplingOptions(**options)
-            assert ours.takes(sampling)
+            assert ours.can_detokenize(sampling)
             params = sampling_params(sampling, None, detokenize=True)
             for stopped in (False, True):
                 made = ours.text(prompt, answer, params, stopped=stopped)
@@ -89,9 +89,9 @@ def test_words_that_stop_are_vllms(smollm2: str) -> None:
     from transformers import AutoTokenizer
 
     ours = Detokenizer(AutoTokenizer.from_pretrained(smollm2))
-    assert not ours.takes(SamplingOptions(stop="x"))
-    assert not ours.takes(SamplingOptions(spaces_between_special_tokens=False))
-    assert not Detokenizer(object()).takes(SamplingOptions())
+    assert not ours.can_detokenize(SamplingOptions(stop="x"))
+    assert not ours.can_detokenize(SamplingOptions(spaces_between_special_tokens=False))
+    assert not Detokenizer(object()).can_detokenize(SamplingOptions())
 
 
 def test_vllm_still_decodes_the_prompt() -> None:

@@ -50,7 +50,7 @@ def test_hostile_values_change_no_role(tokenizer: Any) -> None:
     assert len(set(values)) == 200
     would_forge = 0
     for value, token_ids in zip(
-        values, guard.tokenize([rendered(tokenizer, guard.hide(value)) for value in values]), strict=True
+        values, guard.tokenize([rendered(tokenizer, guard.hide_markers(value)) for value in values]), strict=True
     ):
         assert special(tokenizer, token_ids) == roles, value
         assert value.strip() in tokenizer.decode(token_ids), value
@@ -62,7 +62,7 @@ def test_hostile_values_change_no_role(tokenizer: Any) -> None:
 def test_other_values_are_tokenized_as_ever(tokenizer: Any) -> None:
     guard = TokenGuard(tokenizer, tokenizer.chat_template)
     for text in ("What is 2 < 3?", "a\n\nb\n\n\nc", "<table><tr>x</tr></table>", "naïve café", "x" * 300):
-        chat = rendered(tokenizer, guard.hide(text))
+        chat = rendered(tokenizer, guard.hide_markers(text))
         assert guard.tokenize([chat]) == [tokenizer(chat, add_special_tokens=False)["input_ids"]]
 
 
@@ -70,15 +70,15 @@ def test_an_assistants_message_keeps_what_templates_look_for(smollm2: str) -> No
     tokenizer = shrunken.qwen_tokenizer(smollm2)
     guard = TokenGuard(tokenizer, tokenizer.chat_template)
     said = "<think>hm</think>Yes<|im_end|>"
-    assert "</think>" in guard.hide(said, assistant=True)
-    assert "</think>" not in guard.hide(said)
-    assert "<|im_end|>" not in guard.hide(said, assistant=True)
+    assert "</think>" in guard.hide_markers(said, assistant=True)
+    assert "</think>" not in guard.hide_markers(said)
+    assert "<|im_end|>" not in guard.hide_markers(said, assistant=True)
 
 
 def test_fields_are_guarded_all_the_way_down(smollm2: str) -> None:
     tokenizer = shrunken.qwen_tokenizer(smollm2)
     guard = TokenGuard(tokenizer, tokenizer.chat_template)
     given = {"tool_calls": [{"function": {"name": "f", "arguments": "<|im_start|>"}}], "n": 3}
-    hidden = guard.hide(given)
+    hidden = guard.hide_markers(given)
     assert "<|im_start|>" not in str(hidden)
     assert hidden["n"] == 3
