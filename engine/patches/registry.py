@@ -75,7 +75,7 @@ def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
     for patch, problem in _installed_states():
         if problem is None or (patch.cpu_only and not cpu):
             continue
-        if patch.required or (patch.name == "adapter_ops" and adapters):
+        if patch.required or (patch.required_with_adapters and adapters):
             raise EngineStartError(refusal(patch, problem))
         _warn_once(patch, problem)
         left_out.append(patch.name)
@@ -111,7 +111,7 @@ def apply_patch(name: str, install: Callable[[], None]) -> None:
     """Apply a patch in this process, unless it is left out.
 
     Raises:
-        EngineStartError: it fails, and the engine can't run without it.
+        EngineStartError: it fails, and the engine can't run without it, or couldn't if it had adapters.
     """
     if name in os.environ.get(LEFT_OUT, "").split(","):
         return
@@ -120,7 +120,7 @@ def apply_patch(name: str, install: Callable[[], None]) -> None:
         install()
     except (ImportError, AttributeError, TypeError) as e:  # as it is loaded, vLLM isn't what its source says
         problem = f"{type(e).__name__}: {e}"
-        if patch.required:
+        if patch.required or patch.required_with_adapters:  # this process doesn't know whether there are adapters
             raise EngineStartError(refusal(patch, problem)) from e
         _warn_once(patch, problem)
 

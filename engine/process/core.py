@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import logging
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from daft_vllm.engine.patches.front_end import forget_cached_environment, save_front_end_costs
-from daft_vllm.engine.patches.registry import prepare_patches
+from daft_vllm.engine.patches.registry import apply_patch, prepare_patches
 from daft_vllm.engine.process.early_core import early_core, take_early_core
 from daft_vllm.engine.process.early_main import gc_disabled, gc_frozen
 from daft_vllm.engine.process.media_loader import MediaLoader
@@ -92,8 +93,7 @@ class Core:
                 stack.enter_context(early_core(cpu=cpu, in_core=in_core))
             with gc_disabled():
                 importlib.import_module("vllm.v1.engine.async_llm")
-            if "early_core" not in left_out:
-                take_early_core()
+            apply_patch("early_core", take_early_core)
             with gc_frozen():
                 return cls._start(config, watch, before, left_out)
 
@@ -138,9 +138,16 @@ class Core:
         except Exception as e:
             kill_new_processes(before)
             raise EngineStartError(_why_not_started(config, e)) from e
-        if "front_end_costs" not in left_out:
-            save_front_end_costs(llm)
-        started = _processes(llm)
+        try:
+            return cls._of(llm, config, watch, adapters, wanted)
+        except BaseException:
+            kill_new_processes(before)
+            raise
+
+    @classmethod
+    def _of(cls, llm: Any, config: EngineConfig, watch: StepWatch, adapters: Mapping[str, str], wanted: int) -> Core:
+        """Return the core of an ``AsyncLLM`` that has started; ``wanted`` is the context that the model would take."""
+        apply_patch("front_end_costs", functools.partial(save_front_end_costs, llm))
         if llm.model_config.max_model_len < wanted:
             logger.warning(
                 "the context is %d tokens in place of the model's %d: the memory left beside the weights holds no "
@@ -148,11 +155,7 @@ class Core:
                 llm.model_config.max_model_len,
                 wanted,
             )
-        try:
-            return cls(llm, watch, started, reasoning_parser(config), adapters)
-        except BaseException:
-            kill_processes(started)
-            raise
+        return cls(llm, watch, _processes(llm), reasoning_parser(config), adapters)
 
     async def load_adapters(self, seconds: float) -> None:
         """Load every adapter now: one that fails later, in a step, takes vLLM's core down.

@@ -122,14 +122,15 @@ def reasoning_parser(config: EngineConfig) -> str:
 
 
 def vllm_source(path: str) -> str | None:
-    """Return the text of a file of the installed vLLM, None if vLLM isn't installed.
+    """Return the text of a file of the installed vLLM, None if vLLM isn't installed or has no such file.
 
     Reading a file avoids an import of vLLM, which takes seconds and much memory, too much for a driver.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         return None
-    return (Path(spec.submodule_search_locations[0]) / path).read_text(encoding="utf-8")
+    file = Path(spec.submodule_search_locations[0]) / path
+    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 @functools.cache

@@ -188,9 +188,9 @@ def check_architecture(model: Model) -> str:
 
 @functools.cache
 def vllm_architectures() -> frozenset[str] | None:
-    """Return the architectures of the installed vLLM, read from its source text; None where it isn't installed."""
+    """Return the architectures of the installed vLLM, read from its source text; None if they can't be found there."""
     source = vllm_source("model_executor/models/registry.py")
-    return None if source is None else frozenset(re.findall(r'^    "(\w+)": \(', source, re.MULTILINE))
+    return frozenset(re.findall(r'^    "(\w+)": \(', source or "", re.MULTILINE)) or None
 
 
 def check_memory(model: Model, card: Card | None, gpus: float) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,3 +176,21 @@ def test_the_patches_are_a_plugin_of_vllm(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(registry, "entry_points", lambda **_: ())
     with pytest.raises(EngineStartError, match="Install daft-vllm again"):
         prepare_patches(cpu=True, adapters=False)
+
+
+def test_names_that_cannot_be_read_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a vLLM that lists its arguments and architectures elsewhere, nothing is refused because of that."""
+    from daft_vllm.engine.setup.config import check_engine_args, vllm_engine_arg_names
+    from daft_vllm.udf.preflight.model import vllm_architectures
+
+    changed_vllm(tmp_path, "vllm.engine.arg_utils", {r"\bclass \w*EngineArgs\b": "class Arguments"})
+    (tmp_path / "vllm/model_executor").unlink()
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path / name])
+    )
+    for names in (vllm_engine_arg_names, vllm_architectures):
+        names.cache_clear()
+        assert names() is None
+    check_engine_args({"anything": 1})
+    vllm_engine_arg_names.cache_clear()
+    vllm_architectures.cache_clear()
