@@ -178,7 +178,7 @@ def check_architecture(model: Model) -> str:
     names = [str(name) for name in model.config.config.get("architectures") or ["?"]]
     known = vllm_architectures()
     if known is None:
-        return f"{names[0]}; vLLM is not installed here, so this is not checked"
+        return f"{names[0]}; not checked: no list of vLLM's architectures was found here"
     if not set(names) & known:
         near = difflib.get_close_matches(names[0], known, n=1)
         hint = f" The most similar one that it serves is {near[0]}." if near else ""
