@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import daft_vllm
 from daft_vllm.engine.patches import registry
 from daft_vllm.engine.patches.entries import PATCHES, Patch
 from daft_vllm.engine.patches.registry import apply_patch, prepare_patches, states, vllm_version
@@ -194,3 +196,38 @@ def test_names_that_cannot_be_read_are_not_checked(tmp_path: Path, monkeypatch: 
     check_engine_args({"anything": 1})
     vllm_engine_arg_names.cache_clear()
     vllm_architectures.cache_clear()
+
+
+def _imported() -> set[tuple[str, str]]:
+    """Return the modules of vLLM, and the names in them, that daft-vllm imports as it runs."""
+    found: set[tuple[str, str]] = set()
+    for path in Path(daft_vllm.__file__).parent.glob("*/**/*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):  # what is for type checkers alone doesn't count
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                node.body = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+                found |= {(str(node.module), alias.name) for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "vllm"}
+    return found
+
+
+def test_everything_that_is_imported_from_vllm_is_a_target() -> None:
+    """By its name in its module, or as a module; names that ``vllm`` itself passes on, wherever they are defined."""
+    imported = _imported()
+    assert ("vllm.v1.engine.async_llm", "AsyncLLM") in imported
+    targets = [target for patch in PATCHES for target in patch.targets]
+    modules = {target.module for target in targets}
+    names = {(target.module, target.name.split(".")[0]) for target in targets}
+    anywhere = {name for _, name in names}
+    missing = [
+        (module, name)
+        for module, name in sorted(imported)
+        if not (name == "" and module in modules)
+        and f"{module}.{name}" not in modules
+        and (module, name) not in names
+        and not (module == "vllm" and name in anywhere)
+    ]
+    assert missing == [("vllm", "ir")]  # a package, whose modules are targets
