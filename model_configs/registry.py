@@ -130,7 +130,8 @@ def _with_nulls(value: Any) -> Any:
 @functools.cache
 def known_models() -> dict[str, ModelConfig]:
     """Return the known models by short name."""
-    configs = [ModelConfig.load(path) for path in sorted((Path(__file__).parent / "models").glob("*.toml"))]
+    paths = (Path(__file__).parent / "models").glob("*/*.toml")
+    configs = [ModelConfig.load(path) for path in sorted(paths, key=lambda path: path.name)]
     return {config.name: config for config in configs}
 
 
