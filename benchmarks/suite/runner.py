@@ -27,7 +27,7 @@ from benchmarks.suite.workloads import make_job, workload_names
 from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens
 
 ROOT = Path(__file__).parents[2]
-COLD_ARMS = ("ours", "ours-stream", "daft-provider")
+COLD_ARMS = tuple(name for name, entry in ARMS.items() if entry.cold)
 POLL_SECONDS = 0.2
 STALL_SECONDS = 1200.0
 """A worker that reports nothing for this long is killed, and its job is recorded as failed."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.suite.arms import arms_of
 from benchmarks.suite.records import Record, RunKey, read_answers
 
-ORACLES = ("oracle-inproc", "oracle-proc")
-PEERS = ("naive-64", "naive-all", "daft-provider", "daft-provider-small", "ray-data", "offline-loop")
+ORACLES, PEERS = arms_of("oracle"), arms_of("peer")
 REFERENCE = "oracle-inproc"
 """The answers of the other arms are compared with this arm's."""
 
