@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 UV := .venv-uv/bin/uv
-# Imports of vLLM and torch take 12 seconds with cached bytecode and 30 without: let Python cache it.
+# Importing vLLM and torch takes 12 seconds with cached bytecode and 30 without: let Python cache it.
 unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
@@ -21,8 +21,8 @@ test: .venv/ready lint types
 slow: .venv/ready
 	$(BIN)/pytest -m "slow and not gpu"
 
-# Every arm on every workload, three times: hours. Choose with BENCH="--arms ... --workloads ... --rounds 1"; a run that
-# was stopped goes on where it was.
+# Runs every arm on every workload, three times. That takes hours. BENCH="--arms ... --workloads ... --rounds 1" chooses
+# some of them. A run that was stopped continues where it stopped.
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.parts.overhead --out out/bench/overhead.json
 	$(BIN)/python -m benchmarks --suite cpu --out out/bench $(BENCH)
@@ -51,7 +51,7 @@ $(UV):
 	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-# Refresh the pinned set: newest versions that pyproject.toml allows.
+# Update the pinned set to the newest versions that pyproject.toml allows.
 lock: | $(UV)
 	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra media --extra demo --extra bench --extra test --extra dev \
 	  --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header -o .lock.part
@@ -59,7 +59,7 @@ lock: | $(UV)
 	  > requirements-cpu.txt
 	rm .lock.part
 
-# The fast tests with another release of vLLM's CPU build, or another Python, each in an environment of its own:
+# Run the fast tests with another release of vLLM's CPU build, or another Python, each in an environment of its own:
 # "make compat VLLM=0.31.0", "make compat PYTHON=python3.12 ARGS=tests/engine".
 VLLM ?= 0.32.0
 compat: | $(UV)

@@ -1,4 +1,4 @@
-"""One real engine for the whole session, and a shrunken model with random weights where only the mechanics matter."""
+"""Fixtures: one real engine for all tests, and a tiny model with random weights for tests that need no real answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ os.environ.setdefault("DAFT_ANALYTICS_ENABLED", "0")
 os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# In bfloat16, which CPUs with AVX-512 BF16 or AMX get by default, near ties of two tokens fall as the batch has it, and
-# the same question may get another answer from one machine to the next.
+# CPUs with AVX-512 BF16 or AMX use bfloat16 by default. If two tokens are almost equally likely in bfloat16, the other
+# rows of the batch decide which one is taken. So the same question may get different answers on different machines.
 ENGINE_ARGS = {"max_model_len": 1024, "kv_cache_memory_bytes": 1 << 30, "dtype": "float32"}
 TINY_ARGS = {"load_format": "dummy", "max_model_len": 512, "kv_cache_memory_bytes": 64 << 20}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests last that close the session's idle engine to open one of their own."""
+    """Run those tests last that close the session's idle engine to open an engine of their own."""
     items.sort(key=lambda item: item.get_closest_marker("other_engine") is not None)
 
 
@@ -35,7 +35,7 @@ def smollm2() -> str:
 
 @pytest.fixture(scope="session")
 def engine(smollm2: str) -> Iterator[object]:
-    """The session's engine: the one that ``prompt(..., use_process=False)`` finds for the same arguments."""
+    """The session's engine. ``prompt(..., use_process=False)`` with the same arguments uses it too."""
     from daft_vllm import EngineConfig
     from daft_vllm.udf.worker.engines import close_engines, shared_engine
 

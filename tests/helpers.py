@@ -1,4 +1,4 @@
-"""What several test modules need."""
+"""Functions that several test modules need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def alive(pids: Iterable[int]) -> list[int]:
-    """Return those of ``pids`` that still run; zombies don't."""
+    """Return those of ``pids`` that still run. Zombies don't count."""
     found = []
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""``check``: whether a job will run, before a GPU is paid for; no weights are loaded."""
+"""``check``: finds out whether a job will run, before you pay for a GPU. It loads no weights."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 _BFLOAT16 = (8, 0)
-"""The compute capability from which on GPUs have bfloat16."""
+"""GPUs with at least this compute capability have bfloat16."""
 _SAMPLE = 256
-"""Rows whose prompts are tokenized."""
+"""How many rows' prompts are tokenized."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        name: what.
-        status: ``"skipped"``: it could not be looked at, or there is nothing to look at.
-        seen: what was seen, and for a failure what to do.
+        name: what was checked.
+        status: the result. ``"skipped"``: it could not be checked, or there is nothing to check.
+        seen: what was found, and for a failure what to do.
     """
 
     name: str
@@ -61,7 +61,7 @@ class CheckReport:
         return all(check.status != "failure" for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return the report as a dict that can be written as JSON."""
         return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
 
     def __str__(self) -> str:
@@ -79,18 +79,18 @@ def check(
     gpu: str | None = None,
     **options: Any,
 ) -> CheckReport:
-    """Look at everything that can be wrong with a job without loading the model; takes seconds.
+    """Check everything that can be wrong with a job, without loading the model. This takes seconds.
 
     Args:
-        messages: as ``prompt()`` takes them. None: the prompts are not looked at.
+        messages: as ``prompt()`` takes them. None: the prompts are not checked.
         return_format: as ``prompt()`` takes it.
-        df: the table; its first 256 rows are read, to see how long prompts are. None: none are.
-        gpu: the card to plan for: L4, A10G, A100-40, A100-80, H100, H200. None: the one that is here, if it is known.
-        **options: the other arguments of ``prompt()``. ``gpus``: 1 by default where ``gpu`` is given or a GPU is
+        df: the table. Its first 256 rows are read, to see how long the prompts are. None: no rows are read.
+        gpu: the card to plan for: L4, A10G, A100-40, A100-80, H100, H200. None: this machine's card, if it is known.
+        **options: the other arguments of ``prompt()``. ``gpus`` is 1 by default if ``gpu`` is given or a GPU is
             visible, else 0.
 
     Returns:
-        A report; ``print`` shows a line for each check.
+        A report. ``print`` shows a line for each check.
     """
 
     def given(name: str) -> Any:
@@ -119,7 +119,7 @@ def check(
         return ", ".join(set_here) or "vLLM's defaults"
 
     def other_options() -> str:
-        # What the prompt holds, the format, and a model that no file describes, are looked at below.
+        # The prompt's parts, the format, and a model that daft-vllm doesn't describe, are checked below.
         model = found.name if config_of(found.name) is not None else DEFAULT_MODEL
         looked_at = {"model": model, "engine_args": found.args, "goal": None, "gpus": gpus}
         spec_of(PromptOptions.of({**options, **looked_at}), ["auto"], use_process=True)
@@ -152,7 +152,7 @@ def check(
 
 
 def _patches(gpus: float) -> str | Check:
-    """Return which changes of vLLM fit the installed one, and which are left out."""
+    """Return which changes of vLLM fit the installed vLLM, and which are left out."""
     concerned = [state for state in states() if not (gpus and state.patch.cpu_only)]
     fitting = f"vLLM {vllm_version()}: {', '.join(one.patch.name for one in concerned if one.problem is None)} fit"
     left_out = [(one.patch, one.problem) for one in concerned if one.problem is not None]
@@ -166,7 +166,7 @@ def _patches(gpus: float) -> str | Check:
 
 
 def _card_here() -> Card | None:
-    """Return the card of this machine, if there is one that is known."""
+    """Return the card of this machine. None: it has none, or not a known one."""
     states = gpu_states(visible_gpus()[:1])
     return card_named(states[0].name) if states else None
 
@@ -185,10 +185,10 @@ def _chat_template(model: Model, given: str | None, asked: bool | None) -> str |
     config = config_of(model.name)
     if config is not None and config.prompting.chat_template is not None:
         return "that of the model's config"
-    said = "the model has none: base models have none. Use the instruction-tuned model, or pass chat_template="
+    missing = "the model has none: base models have none. Use the instruction-tuned model, or pass chat_template="
     if asked:
-        raise ModelError(said)
-    return Check(name, "warning", f"{said}; prompts are sent as they are")
+        raise ModelError(missing)
+    return Check(name, "warning", f"{missing}; prompts are sent as they are")
 
 
 def _modalities(model: Model, parts: list[Part], df: daft.DataFrame | None) -> str:
@@ -230,25 +230,26 @@ def _context(model: Model, parts: list[Part], df: daft.DataFrame | None, options
     joined = ["\n".join(text or "" for text in row) for row in zip(*rows.values(), strict=True)]
     if not joined:
         return Check("context", "warning", "the table has no rows")
-    around = 0
+    extra = 0  # the chat template's own tokens
     if model.tokenizer.chat_template:
         empty = [{"role": "user", "content": ""}]
-        around = len(model.tokenizer.apply_chat_template(empty, add_generation_prompt=True, return_dict=False))
-    lengths = sorted(len(ids) + around for ids in model.tokenizer(joined, add_special_tokens=False)["input_ids"])
+        extra = len(model.tokenizer.apply_chat_template(empty, add_generation_prompt=True, return_dict=False))
+    lengths = sorted(len(ids) + extra for ids in model.tokenizer(joined, add_special_tokens=False)["input_ids"])
     too_long = sum(length >= context for length in lengths)
     answer = options.get("max_tokens", 1024)
-    said = (
+    summary = (
         f"of {len(lengths)} rows the longest prompt has {lengths[-1]} tokens, half have {lengths[len(lengths) // 2]} "
         f"or more; the context takes {context}"
     )
     if too_long and options.get("truncate_prompt_tokens") is None:
         raise ModelError(
-            f"{said}: {too_long} rows would be errors. Raise max_model_len in engine_args if the model allows, shorten "
-            "them, or pass truncate_prompt_tokens=-1."
+            f"{summary}: {too_long} rows would be errors. Raise max_model_len in engine_args if the model allows it, "
+            "shorten the prompts, or pass truncate_prompt_tokens=-1."
         )
     if isinstance(answer, int) and lengths[-1] + answer > context:
-        return Check("context", "warning", f"{said}: the longest leave less than max_tokens={answer} for an answer")
-    return said
+        short = f"the longest prompts leave less than max_tokens={answer} for an answer"
+        return Check("context", "warning", f"{summary}: {short}")
+    return summary
 
 
 def _is_text(part: Part, df: daft.DataFrame) -> bool:
@@ -268,17 +269,17 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
             try:
                 claims.append(GpuClaim(gpus, visible))
             except DeviceError as e:
-                held = f"{number} of {engines} engines found theirs" if number else str(e)
+                few = f"{number} of {engines} engines found theirs. Lower max_concurrency or gpus."
                 raise DeviceError(
                     f"{engines} x {gpus:g} GPUs are wanted, {len(visible)} are visible "
-                    f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {held}."
+                    f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {few if number else e}"
                 ) from e
         states = gpu_states([gpu for claim in claims for gpu in claim.ids])
         check_free(states, utilization_of(model.args, gpus))
         for state in states:
             if state.capability < _BFLOAT16 and "float16" not in model.config.dtypes:
                 raise ModelError(
-                    f"a {state.name} has no bfloat16, which {model.name} needs: dtype float32, or another."
+                    f"a {state.name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
                 )
         names = ", ".join(f"{s.name} with {s.free / 2**30:.1f} GiB free, driver {s.driver}" for s in states[:1])
         return f"{engines} x {gpus:g} of {len(visible)} visible ones are free{': ' if names else ''}{names}"
@@ -296,8 +297,8 @@ def _shared_memory(gpus: float) -> str | Check:
         return Check(
             name,
             "warning",
-            f"{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs hand over tensors: in "
-            "Docker, --ipc=host or --shm-size=8g",
+            f"{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs exchange tensors: in "
+            "Docker, use --ipc=host or --shm-size=8g",
         )
     return f"{free / GIB:.1f} GiB free"
 
@@ -315,7 +316,10 @@ def _cluster(gpus: float, engines: int) -> str:
         )
     nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
     if gpus > max(nodes, default=0):
-        raise DeviceError(f"an engine wants {gpus:g} GPUs of one node, and the largest has {max(nodes, default=0):g}.")
+        raise DeviceError(
+            f"an engine needs {gpus:g} GPUs of one node, and the largest node has {max(nodes, default=0):g}: lower "
+            "gpus, or add a larger node."
+        )
     return f"{engines} x {gpus:g} of {has:g} GPUs"
 
 
@@ -330,7 +334,7 @@ def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_s
         return Check(
             "batches",
             "warning",
-            f"{rows} rows in batches of {size} are {batches} batches for {engines} engines, of which some stay idle: "
-            f"batch_size={fits}.",
+            f"{rows} rows in batches of {size} are {batches} batches for {engines} engines, so some engines stay idle: "
+            f"use batch_size={fits}.",
         )
     return f"{rows} rows in {batches} batches of {size} for {engines} engine{'s' if engines > 1 else ''}"

@@ -1,7 +1,7 @@
-"""Every option of ``prompt()``: its type, its default and a line of help, stated once.
+"""Every option of ``prompt()``: its type, its default and a line of help, in one place.
 
-``prompt()`` has them as parameters, in the same order. ``Provider``, ``check``, the command and the worker take the
-object. To add one, add a field here and a parameter there.
+``prompt()`` has them as parameters, in the same order. ``Provider``, ``check``, the command and the worker take a
+``PromptOptions``. To add an option, add a field here and a parameter to ``prompt()``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from daft_vllm.udf.columns.parts import Messages
 
 DEFAULT_MODEL = "smollm2-135m"
-"""The model of the ``demo`` extra: SmolLM2-135M-Instruct, carried by a Python package."""
+"""The model of the ``demo`` extra: SmolLM2-135M-Instruct. A Python package contains it."""
 
 
 class SamplingArguments(TypedDict, total=False):
@@ -56,44 +56,44 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions:
-    """What ``prompt()`` takes beside the messages. What each option means in full is said there.
+    """What ``prompt()`` takes beside the messages. Its docstring explains each option in full.
 
     Raises:
         OptionError: a value is of the wrong kind, out of range, or contradicts another.
     """
 
     return_format: Any = _option(None, "What every answer has to be.")
-    enforce: Literal["strict", "validate"] = _option("strict", "What becomes of a format that a grammar can't enforce.")
+    enforce: Literal["strict", "validate"] = _option("strict", "What to do with a format that a grammar can't enforce.")
     backend: Literal["auto", "xgrammar", "guidance"] = _option("auto", "The library that enforces the format.")
     describe_schema: bool = _option(True, "Describe the format in the prompt.")
     thinking: bool | None = _option(None, "Whether the model thinks before it answers.")
     tools: Sequence[Any] | Tools = _option((), "Functions that the model may call.")
-    tool_choice: str = _option("auto", "Whether it has to call one: auto, required, or a tool's name.")
+    tool_choice: str = _option("auto", "Whether the model has to call a tool: auto, required, or a tool's name.")
     tool_parser: str | None = _option(None, "vLLM's name of the parser of the model's calls.")
     parallel_tool_calls: bool = _option(True, "Whether an answer may have several calls.")
-    retries: int = _option(0, "Ask again so often for a row that was cut off or is invalid.")
-    turns: Sequence[tuple[daft.Expression, Messages]] = _option((), "How the conversation goes on after the messages.")
+    retries: int = _option(0, "How often to ask again for a row that was cut off or is invalid.")
+    turns: Sequence[tuple[daft.Expression, Messages]] = _option((), "How the conversation continues after messages.")
     system_message: str | daft.Expression | None = _option(None, "Instructions put before every prompt.")
     examples: Sequence[tuple[str, Any]] = _option((), "Questions with their answers, put before every prompt.")
-    files: FileAccess | None = _option(None, "From where files that the columns name may be read.")
+    files: FileAccess | None = _option(None, "Where files that the columns name may be read from.")
     model: str = _option(DEFAULT_MODEL, "A folder, a name on the hub, or a short name such as smollm2-135m.")
     engine_args: Mapping[str, Any] | None = _option(None, "vLLM's engine arguments, by vLLM's names.")
-    goal: str | None = _option(None, "throughput, long-context, images, text or short-job.")
+    goal: str | None = _option(None, "The job's goal: throughput, long-context, images, text or short-job.")
     apply_chat_template: bool | None = _option(None, "Whether the model's chat template is applied.")
-    chat_template: str | None = _option(None, "Jinja text in place of the model's own chat template.")
+    chat_template: str | None = _option(None, "Jinja text that replaces the model's own chat template.")
     chat_template_kwargs: Mapping[str, Any] | None = _option(None, "Arguments of the chat template.")
-    truncate_prompt_tokens: int | None = _option(None, "Cut longer prompts to so many tokens; -1: to the context.")
+    truncate_prompt_tokens: int | None = _option(None, "Cut longer prompts to this many tokens; -1: to the context.")
     truncation_side: Literal["left", "right"] = _option("right", "The side of the text that is cut.")
-    adapters: Mapping[str, str] | None = _option(None, "LoRA adapters by names of yours.")
+    adapters: Mapping[str, str] | None = _option(None, "LoRA adapters, by names that you choose.")
     adapter: str | daft.Expression | None = _option(None, "The name of the adapter that rows use.")
-    gpus: float | None = _option(None, "GPUs of each engine. Default: 1 if there is one, else 0.")
+    gpus: float | None = _option(None, "GPUs of each engine. Default: 1 if a GPU is visible, else 0.")
     use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
     max_concurrency: int = _option(1, "Engines in all.")
-    batch_size: int | None = _option(None, "Rows handed to an engine at once.")
+    batch_size: int | None = _option(None, "Rows sent to an engine at once.")
     dedupe: bool = _option(True, "Compute rows with the same prompt and options once.")
-    on_error: Literal["null", "raise"] = _option("null", "What a failed row does: null, or raise.")
-    details: bool = _option(False, "A struct with the value, its text, its tokens and the reason of a failure.")
-    stall_timeout: float = _option(300.0, "Seconds without a step after which vLLM is taken for dead.")
+    on_error: Literal["null", "raise"] = _option("null", "null: a failed row is null. raise: it ends the query.")
+    details: bool = _option(False, "Return a struct: value, text, token counts, and the reason of a failure.")
+    stall_timeout: float = _option(300.0, "Seconds without a step, after which vLLM counts as dead.")
     max_restarts: int = _option(5, "How often in a row vLLM may be started again.")
     progress_folder: str | None = _option(None, "A folder in which each engine keeps its counters.")
     sampling: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Sampling options, by vLLM's names."})
@@ -122,14 +122,14 @@ class PromptOptions:
             ("examples", bool(self.examples)),
         ):
             if given and self.apply_chat_template is False:
-                raise OptionError(f"{name} needs the chat template: write it into the prompts, or drop it.")
+                raise OptionError(f"{name} needs the chat template: write {name} into the prompts, or leave it out.")
         SamplingOptions.check_names(self.sampling, also_known=OPTION_NAMES)
         if self.sampling.get("thinking_token_budget") is not None and not self.thinking:
-            raise OptionError("thinking_token_budget limits the thinking that thinking=True lets the model do.")
+            raise OptionError("thinking_token_budget needs thinking=True: set that too, or leave the budget out.")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PromptOptions:
-        """Return the options of these names; those that are not ``prompt()``'s own are sampling options.
+        """Return the options with these names and values. Names that are not ``prompt()``'s own are sampling options.
 
         Raises:
             OptionError: an option is unknown, or a value is of the wrong kind, out of range, or contradicts another.
@@ -140,7 +140,7 @@ class PromptOptions:
 
     @property
     def row_sampling(self) -> dict[str, daft.Expression]:
-        """The sampling options that are columns: each row brings its own."""
+        """The sampling options that are columns: each row has its own value."""
         return {name: value for name, value in self.sampling.items() if is_column(value)}
 
     @property
@@ -153,11 +153,11 @@ class PromptOptions:
         return SamplingOptions.of({name: value for name, value in self.sampling.items() if not is_column(value)})
 
     def has_column(self, name: str) -> bool:
-        """Whether an option is a column: each row brings its own."""
+        """Whether an option is a column: each row has its own value."""
         return is_column(getattr(self, name))
 
     def for_worker(self) -> PromptOptions:
-        """Return what a worker needs of the options themselves: no columns, and nothing that the spec holds already."""
+        """Return the options that a worker needs, without columns and without what the spec contains already."""
         return replace(
             self,
             return_format=None,
@@ -171,19 +171,19 @@ class PromptOptions:
 
 
 def is_column(value: Any) -> bool:
-    """Whether an option is a column in place of a value."""
+    """Whether an option's value is a column."""
     import daft
 
     return isinstance(value, daft.Expression)
 
 
 OPTION_NAMES = tuple(one.name for one in fields(PromptOptions) if one.name != "sampling")
-"""Names of ``prompt()``'s own options, in order."""
+"""Names of ``prompt()``'s own options, in the order of its parameters."""
 DEFAULT = PromptOptions()
 
 
 def option_help(name: str) -> str:
-    """Return the line of help of an option, ``prompt()``'s own or one for sampling."""
+    """Return the line of help for one of ``prompt()``'s own options, or for a sampling option."""
     for one in fields(PromptOptions):
         if one.name == name:
             return str(one.metadata["help"])
@@ -193,5 +193,5 @@ def option_help(name: str) -> str:
 
 
 def option_default(name: str) -> Any:
-    """Return the default of an option, ``prompt()``'s own or one for sampling."""
+    """Return the default of one of ``prompt()``'s own options, or of a sampling option."""
     return getattr(DEFAULT, name) if name in OPTION_NAMES else SamplingOptions.model_fields[name].default

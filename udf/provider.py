@@ -1,4 +1,4 @@
-"""daft-vllm behind Daft's own ``daft.functions.prompt``."""
+"""A provider that lets Daft's own ``daft.functions.prompt`` use daft-vllm."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.spec import PromptSpec
 
 _NOT_HERE = {
-    "turns": "more columns than Daft's prompt hands on",
-    "details": "a column of another type than Daft's prompt makes of return_format",
+    "turns": "more columns than Daft's prompt passes on",
+    "details": "a column of another type than Daft's prompt makes for return_format",
     "use_process": "a choice that Daft's prompt makes itself",
     "batch_size": "a choice that Daft's prompt makes itself",
-    "max_retries": "Daft's name for what is called retries here",
+    "max_retries": "Daft's name for the option retries of daft-vllm",
 }
 _ON_ERROR = {"log": "null", "ignore": "null"}
-"""Daft's names for leaving a failed row null."""
+"""Daft's names for the choice that a failed row is null."""
 
 
 class Provider(DaftProvider):
     """Answers ``daft.functions.prompt(..., provider=Provider(...))`` with vLLM in this query.
 
-    Use it for code that is written for Daft's function; ``daft_vllm.prompt`` does more (``details``, ``turns``, options
-    by row), and hands batches on in place of rows. Rows that fail are null and logged unless ``on_error="raise"``. The
-    column's type is the one that Daft makes of ``return_format``: a string column, of JSON where it isn't text, or one
-    of Python objects (of a dataclass, a ``Decimal``) where Daft has no other; numbers in a prompt are told as Python
-    has them.
+    Use it for code that is written for Daft's function. ``daft_vllm.prompt`` does more (``details``, ``turns``, options
+    by row), and passes on batches instead of rows. Rows that fail are null and logged unless ``on_error="raise"``. Daft
+    makes the column's type from ``return_format``. Where Daft makes a string column, an answer that isn't text is JSON.
+    Where Daft has no type of its own, the column has Python objects (for a dataclass or a ``Decimal``). Numbers in a
+    prompt are written as Python writes them.
 
     Args:
-        name: what sessions call it. Default ``"daft-vllm"``.
+        name: the provider's name in sessions. Default ``"daft-vllm"``.
         **options: defaults for every prompt, by the names of ``daft_vllm.prompt``: ``model``, ``engine_args``,
             ``gpus``, sampling options and so on. On Ray, ``max_concurrency`` is the number of engines.
 
@@ -57,11 +57,11 @@ class Provider(DaftProvider):
     def __init__(self, name: str | None = None, **options: Any) -> None:
         self._name = name or "daft-vllm"
         self._options = options
-        self.get_prompter()  # finds what is wrong with the options
+        self.get_prompter()  # checks the options
 
     @property
     def name(self) -> str:
-        """What sessions call it."""
+        """The provider's name in sessions."""
         return self._name
 
     def get_prompter(
@@ -71,26 +71,29 @@ class Provider(DaftProvider):
         system_message: str | None = None,
         **options: Any,
     ) -> PrompterDescriptor:
-        """Return what Daft makes actors of; see ``daft_vllm.prompt`` for the arguments, and for what is raised."""
+        """Return the descriptor from which Daft makes actors. Arguments and errors are as in ``daft_vllm.prompt``."""
         given = {**self._options, **options}
-        for named, value in (("model", model), ("system_message", system_message)):
+        for name, value in (("model", model), ("system_message", system_message)):
             if value is not None:
-                given[named] = value
+                given[name] = value
         for option in given:
             if option in _NOT_HERE:
                 raise OptionError(f"{option} is {_NOT_HERE[option]}: use daft_vllm.prompt(...).")
             if is_column(given[option]):
                 raise OptionError(
-                    f"{option} is a column, which Daft's prompt can't hand on: use daft_vllm.prompt(...)."
+                    f"{option} is a column, which Daft's prompt can't pass on: use daft_vllm.prompt(...)."
                 )
         if isinstance(return_format, PerRow):
-            raise OptionError("PerRow has a column, which Daft's prompt can't hand on: use daft_vllm.prompt(...).")
+            raise OptionError("PerRow has a column, which Daft's prompt can't pass on: use daft_vllm.prompt(...).")
         if (on_error := given.get("on_error")) in _ON_ERROR:
             given["on_error"] = _ON_ERROR[on_error]
         chosen = PromptOptions.of({**given, "return_format": return_format, "details": True})
         on_ray = daft.get_or_infer_runner_type() == "ray"
         if chosen.max_concurrency > 1 and not on_ray:
-            raise OptionError("through Daft's prompt one engine runs in the driver: use daft_vllm.prompt(...), or Ray.")
+            raise OptionError(
+                "with Daft's prompt only one engine runs in the driver: leave max_concurrency at 1, use "
+                "daft_vllm.prompt(...), or use Ray."
+            )
         spec = spec_of(chosen, ["auto"], use_process=on_ray)
         return _Descriptor(self._name, chosen.model, spec, _makes_values(return_format), chosen.max_concurrency)
 
@@ -113,7 +116,7 @@ class _Descriptor(PrompterDescriptor):
         return {}
 
     def get_udf_options(self) -> UDFOptions:
-        # Retries are the actor's; what it raises is meant to end the query.
+        # The actor itself asks again for rows that fail. An error that it raises has to end the query.
         gpus: Any = self.spec.engine.gpus
         concurrency = self.engines if daft.get_or_infer_runner_type() == "ray" else None
         return UDFOptions(concurrency=concurrency, num_gpus=gpus, max_retries=0, on_error="raise")
@@ -123,14 +126,14 @@ class _Descriptor(PrompterDescriptor):
 
 
 _Row = tuple[tuple[Any, ...], asyncio.Future[Any]]
-"""A row's messages, and its answer to come."""
+"""A row's messages, and the future of its answer."""
 
 
 class _RowPrompter:
-    """Gathers the rows that Daft hands on one by one into batches for an actor.
+    """Collects the rows that Daft passes on one by one, and gives them to an actor in batches.
 
-    Daft 0.7 starts a coroutine for each row of a batch before any of them goes on, so that what has come when the event
-    loop gets to it is the whole batch.
+    Daft 0.7 starts a coroutine for each row of a batch before any of them continues. So when the event loop calls
+    ``_send``, all rows of the batch are waiting.
     """
 
     def __init__(self, spec: PromptSpec, *, makes_values: bool) -> None:
@@ -175,7 +178,7 @@ class _RowPrompter:
                 raise
 
     def _value(self, answer: Mapping[str, Any]) -> Any:
-        """Return what Daft makes a cell of: the value that its own providers would return."""
+        """Return the value that Daft's own providers would return for this answer. Daft makes the cell from it."""
         if answer["value"] is None:
             return None
         form = self._spec.format
@@ -185,15 +188,15 @@ class _RowPrompter:
 
 
 def _makes_values(return_format: Any) -> bool:
-    """Whether Daft's ``prompt`` makes a typed column of this format; it makes a string column of all others."""
+    """Whether Daft's ``prompt`` makes a typed column for this format. For all other formats it makes string columns."""
     try:
         return return_format is not None and DataType.infer_from_type(return_format) != DataType.string()
-    except Exception:  # as Daft's prompt does
+    except Exception:  # Daft's prompt catches all of them too
         return False
 
 
 def _series(cells: list[Any]) -> Series:
-    """Return a column as it was before Daft took it apart, as far as that matters to a prompt."""
+    """Return cells as a column again. Arrays stay Python objects. For all other cells Daft infers the type."""
     if any(hasattr(cell, "__array__") for cell in cells):
         return Series.from_pylist(cells, dtype=DataType.python())
     return Series.from_pylist(cells)

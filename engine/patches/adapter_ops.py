@@ -1,7 +1,7 @@
-"""Rows without an adapter beside rows with one, on a CPU.
+"""Keeps rows without an adapter apart from rows with one, in a batch on a CPU.
 
-vLLM 0.32 marks them with the index -1, and its CPU operators take that for an index from the end: such rows get the
-weights of the last adapter (on a GPU they are left alone). Here they are multiplied by zeros.
+vLLM 0.32 gives rows without an adapter the index -1. Its CPU operators read -1 as the last index, so such rows get the
+weights of the last adapter (on a GPU they are left alone). The operators here set the inputs of such rows to zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FIXED = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 
 
 def fix_adapter_ops() -> None:
-    """Put fixed operators in the place of vLLM's. For vLLM's core process on a CPU; elsewhere it does nothing."""
+    """Replace vLLM's operators by fixed ones in vLLM's core process on a CPU. Elsewhere do nothing."""
     if "vllm.v1.engine.core" not in sys.modules:
         return
     from vllm.platforms import current_platform
@@ -34,7 +34,7 @@ def fix_adapter_ops() -> None:
 
 
 def without_negative_rows(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator that takes a row whose index is negative for zeros; its result is then zero too."""
+    """Return an operator that reads a row with a negative index as zeros, so that its result is zero too."""
 
     @functools.wraps(operator)
     def fixed(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:

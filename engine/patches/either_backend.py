@@ -1,8 +1,8 @@
-"""Both grammar libraries in one vLLM engine.
+"""Lets one vLLM engine use both grammar libraries.
 
-vLLM 0.32 takes one structured-output backend per engine. Its core process loads this module's backend, as a plugin, in
-place of xgrammar's: constraints that carry ``GUIDANCE_MARK`` go to llguidance, all others to xgrammar as before. So two
-expressions, or two rows, with constraints that need different libraries share a model.
+vLLM 0.32 takes one structured-output backend per engine. In its core process a plugin replaces xgrammar's backend by
+the one in this module. It sends constraints that carry ``GUIDANCE_MARK`` to llguidance, and all others to xgrammar as
+before. So two expressions, or two rows, can share a model although their constraints need different libraries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT_GRAMMARS = 64
 
 
 def register_backend() -> None:
-    """Put the backend in the place of xgrammar's. For vLLM's core process; elsewhere it does nothing."""
+    """Replace xgrammar's backend by this one in vLLM's core process. Elsewhere do nothing."""
     if "vllm.v1.engine.core" not in sys.modules:
         return
     import vllm.v1.structured_output as structured_output
@@ -43,7 +43,7 @@ def _backend_class(xgrammar_backend: Any) -> Any:
             return GuidanceGrammar(ll_matcher=matcher, ll_tokenizer=tokenizer, vocab_size=self.vocab_size)
 
         def _fresh_matcher(self, spec: str) -> tuple[Any, Any]:
-            """Return a matcher at its beginning; a grammar is compiled once, by the first request that has it."""
+            """Return a new matcher. A grammar is compiled once, for the first request that uses it."""
             import llguidance
 
             with self._lock:
@@ -63,7 +63,7 @@ def _backend_class(xgrammar_backend: Any) -> Any:
         def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
             import xgrammar
 
-            # llguidance's vocabulary may be the larger one, and fills a row of that width.
+            # llguidance's vocabulary may be larger than vocab_size, and llguidance fills a row of its own width.
             return xgrammar.allocate_token_bitmask(max_num_seqs, max(self.vocab_size, len(self.tokenizer)))
 
     return EitherBackend

@@ -1,29 +1,28 @@
-"""Every place where daft-vllm changes vLLM, or relies on what vLLM doesn't promise: one entry each."""
+"""One entry for each place where daft-vllm changes vLLM, or relies on something that vLLM doesn't promise to keep."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from daft_vllm.engine.patches.targets import Target
-
-Process = Literal["front end", "core"]
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One place.
+    """One place where daft-vllm changes vLLM, or relies on it.
 
     Attributes:
-        name: its name, that of the module in this folder where there is one.
-        does: what is changed, or relied on.
-        without: what an engine without it does.
+        name: its name: the name of its module in this folder, if it has one.
+        does: what it changes, or relies on.
+        without: what happens without it.
         targets: what it needs in vLLM.
-        process: where it is applied: in the process that drives vLLM, or in the core's.
+        where: the file in ``engine/`` that applies it, or relies on it.
+        applied: whether that file applies it with ``apply_patch``. False: the file asks whether the patch is left out,
+            or always needs it.
         required: whether no engine can run without it.
-        required_with_adapters: whether no engine with LoRA adapters can.
-        cpu_only: whether engines on GPUs do without it.
-        needs: another patch that it is applied by.
+        required_with_adapters: whether no engine with LoRA adapters can run without it.
+        cpu_only: whether only engines on CPUs use it.
+        needs: name of the patch that applies it. None: it is applied by itself.
         seen: releases of vLLM with which its tests were run.
     """
 
@@ -31,7 +30,8 @@ class Patch:
     does: str
     without: str
     targets: tuple[Target, ...]
-    process: Process
+    where: str
+    applied: bool = True
     required: bool = False
     required_with_adapters: bool = False
     cpu_only: bool = False
@@ -42,7 +42,7 @@ class Patch:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         "either_backend",
-        "replaces vLLM's XgrammarBackend by one that gives guidance's grammars to guidance",
+        "replaces vLLM's XgrammarBackend by one that passes guidance's grammars to guidance",
         "rows that need guidance could not be answered",
         (
             Target("vllm.v1.structured_output", "XgrammarBackend"),
@@ -62,12 +62,12 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.v1.structured_output.backend_guidance", "GuidanceGrammar.ll_tokenizer"),
             Target("vllm.v1.structured_output.backend_guidance", "GuidanceGrammar.vocab_size"),
         ),
-        "core",
+        "patches/plugin.py",
         required=True,
     ),
     Patch(
         "checked_once",
-        "lets rows that share a constraint share vLLM's check of it, and guidance's grammars pass the check",
+        "checks a constraint once for all rows that share it, and lets guidance's grammars pass vLLM's check",
         "rows that need guidance would be refused",
         (
             Target(
@@ -77,12 +77,13 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Target("vllm.sampling_params", "StructuredOutputsParams._backend"),
         ),
-        "front end",
+        "text/params.py",
+        applied=False,
         required=True,
     ),
     Patch(
         "statistics",
-        "counts the steps of vLLM's scheduler, by which a stalled engine is known",
+        "counts the steps of vLLM's scheduler, to notice an engine that stalls",
         "an engine that stalls would never be noticed",
         (
             Target(
@@ -97,25 +98,27 @@ PATCHES: tuple[Patch, ...] = (
                 ("cls", "vllm_config", "usage_context", "stat_loggers", "disable_log_stats"),
             ),
         ),
-        "front end",
+        "process/step_watch.py",
+        applied=False,
         required=True,
     ),
     Patch(
         "processes",
         "finds vLLM's processes, to end them with the engine and to restart it when they die",
-        "processes could be left behind, with the GPU's memory",
+        "processes could be left behind, and keep the GPU's memory",
         (
             Target("vllm.v1.engine.core_client", "BackgroundResources.engine_manager"),
             Target("vllm.v1.engine.utils", "CoreEngineProcManager", uses="self.processes"),
             Target("vllm.v1.engine.async_llm", "AsyncLLM.errored"),
             Target("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", ("self", "timeout")),
         ),
-        "front end",
+        "process/core.py",
+        applied=False,
         required=True,
     ),
     Patch(
         "names",
-        "imports what vLLM doesn't promise to keep: the ends of its start, its parsers, its readers of media",
+        "imports names that vLLM doesn't promise to keep: those that start it, its parsers, its readers of media",
         "no row could be answered",
         (
             Target("vllm.config", "StructuredOutputsConfig"),
@@ -126,28 +129,53 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.inputs", "tokens_input"),
             Target("vllm.lora.request", "LoRARequest"),
             Target("vllm.model_executor.model_loader", "get_model_cls"),
-            # open_image has the list of formats that are read from strangers: releases before 0.32 read all.
+            # open_image reads only an allowed list of formats, which untrusted data needs. Before 0.32 vLLM read all.
             Target("vllm.multimodal.image", "open_image"),
             Target("vllm.multimodal.image", "normalize_image"),
             Target("vllm.multimodal.image", "convert_image_mode"),
             Target("vllm.multimodal.media", "AudioMediaIO"),
             Target("vllm.multimodal.media", "ImageMediaIO"),
             Target("vllm.parser", "ParserManager"),
+            Target(
+                "vllm.parser.parser_manager",
+                "ParserManager.get_parser",
+                (
+                    "tool_parser_name",
+                    "reasoning_parser_name",
+                    "enable_auto_tools",
+                    "model_name",
+                    "is_harmony",
+                    "tokenizer",
+                ),
+            ),
+            Target(
+                "vllm.parser.abstract_parser",
+                "Parser.parse",
+                ("self", "model_output", "request", "enable_auto_tools", "model_output_token_ids"),
+            ),
             Target("vllm.platforms", "current_platform"),
             Target("vllm.plugins", "load_general_plugins"),
             Target("vllm.reasoning", "ReasoningParserManager"),
-            Target("vllm.renderers.hf", "resolve_chat_template"),
+            Target("vllm.renderers.base", "BaseRenderer.process_for_engine_async", ("self", "prompt", "skip_mm_cache")),
+            Target(
+                "vllm.renderers.hf", "resolve_chat_template", ("tokenizer", "chat_template", "tools", "model_config")
+            ),
             Target("vllm.renderers.params", "ChatParams"),
             Target("vllm.sampling_params", "SamplingParams"),
             Target("vllm.sampling_params", "StructuredOutputsParams"),
             Target("vllm.sampling_params", "RequestOutputKind"),
             Target("vllm.tool_parsers", "ToolParserManager"),
             Target("vllm.usage.usage_lib", "UsageContext"),
-            Target("vllm.v1.engine.async_llm", "AsyncLLM"),
+            Target(
+                "vllm.v1.engine.async_llm",
+                "AsyncLLM.generate",
+                ("self", "prompt", "sampling_params", "request_id", "lora_request", "reasoning_ended"),
+            ),
             Target("vllm.v1.engine.detokenizer", "uses_fast_detokenizer"),
             Target("vllm.v1.engine.exceptions", "EngineDeadError"),
         ),
-        "front end",
+        "process/core.py",
+        applied=False,
         required=True,
     ),
     Patch(
@@ -160,11 +188,11 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.envs", "enable_envs_cache"),
             Target("vllm.envs", "disable_envs_cache"),
         ),
-        "front end",
+        "process/core.py",
     ),
     Patch(
         "early_core",
-        "starts vLLM's core while this process still imports vLLM, and lets vLLM take it",
+        "starts vLLM's core while this process still imports vLLM, and lets vLLM use it",
         "an engine takes twice as long to start",
         (
             Target("vllm.v1.engine.utils", "get_mp_context", uses="= get_mp_context()"),
@@ -177,11 +205,11 @@ PATCHES: tuple[Patch, ...] = (
             Target("multiprocessing.spawn", "get_preparation_data", ("name",)),
             Target("multiprocessing.context", "SpawnProcess._Popen"),
         ),
-        "front end",
+        "process/core.py",
     ),
     Patch(
         "openmp",
-        "knows beforehand which CPUs vLLM binds a core's threads to, and binds them",
+        "predicts which CPUs vLLM binds a core's threads to, and binds them",
         "vLLM starts its core itself, which takes longer, and binds no threads",
         (
             Target(
@@ -189,7 +217,8 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Target("vllm.platforms.cpu", "CpuPlatform.check_and_update_config", uses="LD_PRELOAD"),
         ),
-        "front end",
+        "process/core.py",
+        applied=False,
         cpu_only=True,
     ),
     Patch(
@@ -201,7 +230,8 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.engine.arg_utils", "AsyncEngineArgs"),
             Target("vllm.model_executor.models.registry", "_TEXT_GENERATION_MODELS"),
         ),
-        "front end",
+        "setup/config.py",
+        applied=False,
     ),
     Patch(
         "executor",
@@ -211,12 +241,13 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.v1.executor.uniproc_executor", "UniProcExecutor._init_executor", ("self",)),
             Target("vllm.platforms.cpu", uses='distributed_executor_backend == "uni"'),
         ),
-        "core",
+        "setup/environment.py",
+        applied=False,
         cpu_only=True,
     ),
     Patch(
         "kernels",
-        "offers vLLM's compiled kernels for RMS normalization to it, on a CPU with AMX",
+        "lets vLLM use its own compiled kernels for RMS normalization, on a CPU with AMX",
         "a step takes up to a fifth longer on a CPU with AMX",
         (
             Target("vllm.ir.op", "IrOp.register_impl", ("self", "provider", "supported", "supports_args", "inplace")),
@@ -227,25 +258,25 @@ PATCHES: tuple[Patch, ...] = (
                 ("x", "x_residual", "weight", "epsilon", "variance_size"),
             ),
         ),
-        "core",
+        "patches/executor.py",
         cpu_only=True,
         needs="executor",
     ),
     Patch(
         "generators",
-        "gives the random generators of seeded rows a way back, which torch has on GPUs only",
+        "lets vLLM undo the draws of a seeded row's random generator, which torch can do on GPUs only",
         "a seeded row with a prompt longer than a step would end the engine",
         (Target("vllm.v1.worker.gpu_model_runner", uses=".set_offset("),),
-        "core",
+        "patches/executor.py",
         cpu_only=True,
         needs="executor",
     ),
     Patch(
         "masks",
-        "puts token masks on 16-bit logits without widening them, on a CPU with vLLM's V1 model runner",
+        "applies token masks to 16-bit logits without widening them, on a CPU with vLLM's V1 model runner",
         "a step with constraints takes up to a quarter longer on a CPU",
         (
-            # Without a name, a module isn't parsed: this one has 7,000 lines.
+            # These two give no name, so that this module of 7,000 lines is not parsed.
             Target("vllm.v1.worker.gpu_model_runner", uses="import apply_grammar_bitmask\n"),
             Target("vllm.v1.worker.gpu_model_runner", uses=" apply_grammar_bitmask("),
             Target(
@@ -254,7 +285,7 @@ PATCHES: tuple[Patch, ...] = (
                 ("scheduler_output", "grammar_output", "input_batch", "logits"),
             ),
         ),
-        "core",
+        "patches/executor.py",
         cpu_only=True,
         needs="executor",
     ),
@@ -274,9 +305,9 @@ PATCHES: tuple[Patch, ...] = (
                 Target("vllm.lora.punica_wrapper.punica_cpu", name),
             )
         ),
-        "core",
+        "patches/plugin.py",
         required_with_adapters=True,
         cpu_only=True,
     ),
 )
-"""In the order in which an engine meets them."""
+"""In the order in which an engine needs them. A patch comes after the one that applies it."""

@@ -1,4 +1,4 @@
-"""What is changed in vLLM's front end, in the process that drives it."""
+"""Changes of vLLM's front end, the part of vLLM that runs in the process that drives it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @functools.cache
 def params_class() -> type[SamplingParams]:
-    """Return vLLM's class, with the constraint that rows share checked once in place of with every row.
+    """Return a subclass of vLLM's ``SamplingParams`` that checks a constraint once for all rows that share it.
 
-    The check builds the grammar anew each time: 1 ms a row for a schema of usual size (the median of those in
-    ``benchmarks/guided/schemas``), 17 us being what all else of a row's bookkeeping takes.
+    vLLM checks it for every row, and builds the grammar again each time. That takes 1 ms a row for a schema of usual
+    size (the median of those in ``benchmarks/guided/schemas``). All other bookkeeping takes 17 us a row.
     """
     from vllm import SamplingParams
 
@@ -29,7 +29,7 @@ def params_class() -> type[SamplingParams]:
             if shared is None or getattr(shared, "_daft_vllm_checked", False):
                 return
             if shared.grammar is not None and shared.grammar.startswith(GUIDANCE_MARK):
-                shared._backend = "xgrammar"  # as vLLM calls the backend that takes it; it was checked before
+                shared._backend = "xgrammar"  # vLLM's name for our backend; the grammar was checked before
             else:
                 super()._validate_structured_outputs(*args)
             shared._daft_vllm_checked = True
@@ -38,24 +38,24 @@ def params_class() -> type[SamplingParams]:
 
 
 Run = Callable[[Callable[[], Any]], Any]
-"""Returns what a function returns, maybe called in another process."""
+"""Calls a function, maybe in another process, and returns its result."""
 
 
 def replace_launches(context: Callable[[SpawnContext], BaseContext], run: Callable[[Run], Run]) -> None:
-    """Let vLLM start its core, and look at a model's class, in processes of ours. Once in a process.
+    """Let vLLM use our processes to start its core and to look at a model's class. The first call in a process counts.
 
-    vLLM looks at the class in a process of its own, to keep CUDA out of this one.
+    vLLM looks at the class in another process, so that CUDA is not initialized in this one.
 
     Args:
-        context: returns the context of ``multiprocessing`` that vLLM starts its core with, given vLLM's own choice.
-        run: returns the function that runs another in a process, given vLLM's own.
+        context: takes the context of ``multiprocessing`` that vLLM chose, and returns the one to start the core with.
+        run: takes vLLM's function that calls another function in a process, and returns a replacement for it.
     """
     import vllm.model_executor.models.registry as registry
     import vllm.v1.engine.utils as launcher
     from vllm.utils.system_utils import get_mp_context
 
     if launcher.get_mp_context is not get_mp_context:
-        return  # since an earlier engine
+        return  # an earlier engine has replaced it
 
     def chosen_context() -> BaseContext:
         chosen: BaseContext = get_mp_context()
@@ -65,10 +65,10 @@ def replace_launches(context: Callable[[SpawnContext], BaseContext], run: Callab
 
 
 def save_front_end_costs(llm: Any) -> None:
-    """Turn off what costs the front end CPU time and nobody asks for here.
+    """Turn off two things that cost the front end CPU time and are not used here.
 
-    vLLM's front end reads a variable twice for each token, and counts all of it for Prometheus: 8% and 6% of its CPU
-    time at 16 tokens a row. Its core caches the variables by itself.
+    For each token vLLM's front end reads an environment variable twice, and updates counters for Prometheus. That takes
+    8% and 6% of its CPU time at 16 tokens a row. vLLM's core caches the variables by itself.
     """
     from vllm import envs
     from vllm.v1.metrics.loggers import PrometheusStatLogger
@@ -81,7 +81,7 @@ def save_front_end_costs(llm: Any) -> None:
 
 def forget_cached_environment() -> None:
     """Let vLLM read its environment variables again: they may have changed since an earlier engine."""
-    with contextlib.suppress(AttributeError):  # a vLLM that caches none
+    with contextlib.suppress(AttributeError):  # this vLLM has no such cache
         from vllm import envs
 
         envs.disable_envs_cache()

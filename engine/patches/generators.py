@@ -1,7 +1,8 @@
-"""Random number generators that vLLM can take a step back with, on a CPU too.
+"""Lets vLLM undo the draws of a random generator, on a CPU too.
 
-A row with a seed whose prompt vLLM 0.32 computes in several steps draws a token at the end of each, and takes all but
-the last draw back with ``Generator.set_offset``, which torch has for GPUs only: on a CPU the core dies of it.
+vLLM 0.32 may compute a prompt in several steps. If the row has a seed, vLLM draws a token at the end of each step. It
+undoes every draw but the last with ``Generator.set_offset``. torch has this method for GPUs only: on a CPU it raises an
+error, and the core dies.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def register_cpu_generators() -> None:
-    """Make generators of this process rewindable: for vLLM's core process on a CPU."""
+    """Let the random generators of this process go back to their beginning. For vLLM's core process on a CPU."""
     import torch
 
     if getattr(torch.Generator, "rewinds", False):
@@ -24,9 +25,9 @@ def register_cpu_generators() -> None:
             return 0
 
         def set_offset(self, offset: int) -> None:
-            """Go back to the beginning: what is taken back comes before the first token that is kept.
+            """Go back to the beginning, whatever the offset: vLLM undoes draws only before the first token it keeps.
 
-            Except for a row that vLLM put back and computes again, which draws the same numbers a second time.
+            The exception is a row that vLLM preempted and computes again: it draws the same numbers a second time.
             """
             self.manual_seed(self.initial_seed())
 

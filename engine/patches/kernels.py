@@ -1,6 +1,6 @@
-"""RMS normalization on CPUs by vLLM's own compiled kernels, offered to it as implementations of its operators.
+"""Registers vLLM's own compiled kernels for RMS normalization as implementations of vLLM's operators on CPUs.
 
-Imported in vLLM's core only: it needs torch and vLLM.
+Import this module only in vLLM's core: it needs torch and vLLM.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from vllm.platforms import current_platform
 from daft_vllm.engine.setup.environment import CPU_KERNELS
 
 _VECTOR = 16
-"""Elements that the kernels take at once, at most; they refuse sizes that are no multiple."""
+"""The most elements that a kernel takes at once. It refuses a size that is not a multiple of its number."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def register_cpu_kernels() -> None:
-    """Offer the kernels to vLLM in this process, if its CPU build has them. Its ``kernel_config`` decides on their use.
+    """Offer the kernels to vLLM in this process, if its CPU build has them.
 
-    vLLM takes its own implementation for arguments that they don't support.
+    vLLM's ``kernel_config`` decides whether they are used. For arguments that they don't support, vLLM uses its own
+    implementation.
     """
     if CPU_KERNELS in ir.ops.rms_norm.impls:
         return
     current_platform.import_kernels()
-    there = hasattr(torch.ops._C, "fused_add_rms_norm")
-    ir.ops.rms_norm.register_impl(CPU_KERNELS, supported=there, supports_args=_one)(_rms_norm)
-    ir.ops.fused_add_rms_norm.register_impl(CPU_KERNELS, supported=there, supports_args=_pair, inplace=True)(
+    built = hasattr(torch.ops._C, "fused_add_rms_norm")
+    ir.ops.rms_norm.register_impl(CPU_KERNELS, supported=built, supports_args=_one)(_rms_norm)
+    ir.ops.fused_add_rms_norm.register_impl(CPU_KERNELS, supported=built, supports_args=_pair, inplace=True)(
         _fused_add_rms_norm
     )
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> Tensor:
-    x = x.contiguous()  # queries and keys that are normalized head by head are views
+    x = x.contiguous()  # if queries and keys are normalized head by head, they are views
     out = torch.empty_like(x)
     torch.ops._C.rms_norm(out, x, weight, epsilon)
     return out
@@ -46,7 +47,7 @@ def _fused_add_rms_norm(
     return x, x_residual
 
 
-# The kernels take bare pointers: what they would read wrongly has to be left to vLLM here.
+# The kernels get raw pointers, and would read some tensors wrongly. These two functions leave such tensors to vLLM.
 def _one(x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None) -> bool:
     return (
         variance_size is None

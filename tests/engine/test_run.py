@@ -71,7 +71,7 @@ def test_order_and_identity_under_many_callers(engine: OfflineEngine) -> None:
 
 
 def test_more_rows_than_fit_into_vllm(engine: OfflineEngine) -> None:
-    """Rows wait here and enter as others leave: every one is answered, in order."""
+    """Rows wait until vLLM has room for them. Every row is answered, in order."""
     rows = 560
     requests = [Request(f"Pick {i}.", constraint=Constraint(choices=(f"{i % 7}",))) for i in range(rows)]
     outcomes = engine.run(requests)
@@ -85,7 +85,7 @@ def test_more_rows_than_fit_into_vllm(engine: OfflineEngine) -> None:
 
 
 def test_each_shared_prefix_is_computed_once(engine: OfflineEngine) -> None:
-    """Rows of many prefixes, shuffled, from two callers: what is computed is what no order could do without."""
+    """Shuffled rows of several prefixes from two callers: hardly more is computed than the best order would compute."""
     block_size = engine._state.core.block_size
     rng = random.Random(7)
     prompts = [
@@ -133,7 +133,7 @@ def test_identical_rows_are_computed_once(engine: OfflineEngine) -> None:
 
 
 def test_a_caller_that_leaves_does_not_take_others_rows_with_it(engine: OfflineEngine) -> None:
-    """Its rows end, unless another caller waits for the same: that one gets its answer."""
+    """Its rows end. If another caller waits for an identical row, that caller still gets its answer."""
     story = SamplingOptions(max_tokens=60, ignore_eos=True)
     mine = [Request(f"Story {i}", sampling=story) for i in range(600)]
     theirs = [Request(f"Story {i}", sampling=story) for i in (0, 599)]
@@ -247,7 +247,7 @@ def test_missing_chat_template_is_said(engine: OfflineEngine) -> None:
         assert isinstance(refused, Outcome)
         assert refused.error is not None
         assert refused.error.code == "invalid_prompt"
-        # As it is, and with the token that begins every text.
+        # The prompt is sent as it is, with the token that begins every text.
         (plain,) = renderer.prepare([Request("hi", apply_chat_template=None)])
         assert isinstance(plain, Prepared)
         assert unpack_tokens(plain.tokens) == tokenizer("hi")["input_ids"]

@@ -1,1 +1,1 @@
-"""From the options of ``prompt()`` to what a worker gets: the format of the answers, the engine, the conversation."""
+"""Turns the options of ``prompt()`` into what a worker gets: format of the answers, engine, and conversation."""

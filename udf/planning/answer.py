@@ -1,4 +1,4 @@
-"""What every answer has to be, and what the model is told about it."""
+"""The format that every answer must have, and how the prompt describes it to the model."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Answer(NamedTuple):
 
 
 def answer_of(options: PromptOptions, prompting: Prompting) -> Answer:
-    """Return what every answer has to be.
+    """Return the format of the answers and the tools.
 
     Args:
         options: the options of ``prompt()``.
-        prompting: how the model wants to be asked.
+        prompting: the model's own settings for prompts.
 
     Raises:
         OptionError: ``tools`` contradict another option.
@@ -47,12 +47,12 @@ def answer_of(options: PromptOptions, prompting: Prompting) -> Answer:
     enforced: dict[str, Any] = {"enforce": options.enforce, "backend": options.backend}
     if not options.tools:
         if options.tool_choice != "auto" or options.tool_parser is not None or not options.parallel_tool_calls:
-            raise OptionError("tool_choice, tool_parser and parallel_tool_calls are about tools=[...], which is empty.")
+            raise OptionError("tool_choice, tool_parser and parallel_tool_calls need tools=[...], which is empty.")
         return Answer(ReturnFormat.of(options.return_format, **enforced), None)
     if options.return_format is not None:
-        raise OptionError("tools and return_format exclude each other: the value is a struct of calls.")
+        raise OptionError("tools and return_format exclude each other, because tools give a struct of calls: pass one.")
     if options.apply_chat_template is False:
-        raise OptionError("tools need the chat template: return_format=Tools([...]) does without.")
+        raise OptionError("tools need the chat template. Without it, use return_format=Tools([...]).")
     tools = tools_of(options.tools)
     calls = CallFormat.of_tools(tools, options.tool_choice, parallel=options.parallel_tool_calls, **enforced)
     chosen_by_model = options.tool_choice == "auto"
@@ -65,8 +65,8 @@ def check_format(form: ReturnFormat, tokenizer_of: str | None) -> None:
 
     Args:
         form: the format.
-        tokenizer_of: the model with whose tokenizer its grammars are compiled. None: they are not, which would bring
-            torch into this process.
+        tokenizer_of: the model that has the tokenizer for which the grammars are compiled. None: they are not compiled,
+            because that would import torch into this process.
     """
     for constraint in form.constraints:
         if tokenizer_of is None:
@@ -76,28 +76,28 @@ def check_format(form: ReturnFormat, tokenizer_of: str | None) -> None:
 
 
 def preambles_of(form: ReturnFormat) -> dict[str | None, str | None]:
-    """Return what the model is told of each format, by the format's name."""
+    """Return the descriptions of the formats for the prompt, by the format's name."""
     if form.constraint is not None:
         return {None: describe(form.constraint)}
     return {name: describe(one.constraint) for name, one in form.forms.items() if one.constraint is not None}
 
 
 def warn_about_format(form: ReturnFormat, max_tokens: int | None, tokenizer_of: str | None) -> None:
-    """Say before hours of work which parts of an answer are JSON text, and that ``max_tokens`` is too few.
+    """Log, before hours of work, which parts of an answer are JSON text, and warn if ``max_tokens`` is too small.
 
     Args:
         form: the format.
-        max_tokens: the longest answer. None: it differs by row.
+        max_tokens: the most tokens of an answer. None: each row has its own limit.
         tokenizer_of: see ``check_format``.
     """
     if form.json_text and (parts := ", ".join(form.json_text)) not in _logged:
         _logged.add(parts)
-        logger.info("no column type holds these parts of the answer, which are JSON text: %s", parts)
+        logger.info("these parts of the answer are JSON text in the column, since no column type fits them: %s", parts)
     tokenizer = local_tokenizer(tokenizer_of) if tokenizer_of is not None and form.constraints else None
     if tokenizer is None or max_tokens is None:
         return
     shortest = [text for text in map(shortest_answer, form.constraints) if text]
-    # And one for the end of the text.
+    # One more token ends the text.
     least = max((len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1 for text in shortest), default=0)
     if max_tokens < least:
         logger.warning(

@@ -1,4 +1,4 @@
-"""How the engine is started that answers the rows."""
+"""The config of the engine that answers the rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _logged: set[str] = set()
 
 
 def known_config(model: str) -> ModelConfig | None:
-    """Return the config of a model that daft-vllm describes; None: it describes none of this name.
+    """Return daft-vllm's own config of a model. None: it has none for this name.
 
     Raises:
-        OptionError: the name is neither a known one nor one of a hub or a folder.
-        ModelError: it is meant as a folder, and isn't a model's.
+        OptionError: the name is empty, or nearly the name of a known model.
+        ModelError: the name is a path, and there is no model in that folder.
     """
     check_known_model(model)
     check_model_folder(model)
@@ -38,14 +38,14 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
     Args:
         options: the options of ``prompt()``.
         known: the model's config, if there is one.
-        prompting: how the model wants to be asked.
+        prompting: the model's own settings for prompts.
 
     Raises:
         OptionError: an engine argument or an adapter is unknown or contradicts another option.
     """
     adapters, adapter = options.adapters or {}, options.adapter
     if adapter is not None and not adapters:
-        raise OptionError('adapter names one of adapters={"name": "/folder/of/a/lora"}, which is empty.')
+        raise OptionError('adapter needs adapters={"name": "/folder/of/a/lora"}, which is empty.')
     if isinstance(adapter, str) and adapter not in adapters:
         raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters)}")
     settings = resolve(known, goal=options.goal, user=options.engine_args)
@@ -63,13 +63,13 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
 
 
 def _absolute(place: str) -> str:
-    """Return where a folder is for every process; names on a hub stay."""
+    """Return a folder as an absolute path, which is the same for every process. Return any other name as it is."""
     path = Path(place).expanduser()
     return str(path.resolve()) if path.is_dir() else place
 
 
 def _default_gpus() -> float:
-    """Return 1 if there is a GPU, else 0; the latter is logged once."""
+    """Return 1 if there is a GPU. Otherwise return 0, and log the reason once."""
     if daft.get_or_infer_runner_type() == "ray":
         import ray
 

@@ -1,4 +1,4 @@
-"""From the options of ``prompt()`` to what a worker gets; checked before any model is loaded."""
+"""Checks the options of ``prompt()`` before any model is loaded, and turns them into what a worker gets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def spec_of(
 
     Args:
         options: the options.
-        parts: what the columns of the messages hold.
-        turns: what the columns of the messages that follow hold.
-        use_process: whether the engine runs in another process than this.
+        parts: what each column of the messages contains.
+        turns: for each message that follows, what each of its columns contains.
+        use_process: whether the engine runs in another process than this one.
 
     Raises:
         OptionError: an option is unknown, out of range, or contradicts another.
         SchemaError: ``return_format`` cannot be used.
-        ModelError: ``model`` is a folder that isn't there, isn't a model's, or doesn't take what the prompt holds.
+        ModelError: ``model`` is a folder that doesn't exist or has no model, or the model doesn't take the prompt's
+            media.
     """
     known = known_config(options.model)
     if known is not None:
@@ -39,7 +40,7 @@ def spec_of(
     prompting = known.prompting if known is not None else Prompting()
     answer = answer_of(options, prompting)
     engine = engine_config(options, known, prompting)
-    # With processes the driver stays small: torch, which xgrammar and tokenizers bring, is for the workers.
+    # With processes the driver stays small: only the workers import torch, which xgrammar and tokenizers need.
     tokenizer_of = None if use_process else str(engine.engine_args.get("tokenizer") or known_folder(options.model))
     check_format(answer.format, tokenizer_of)
     thinking = thinking_of(options, engine, is_parsed=answer.is_parsed)

@@ -1,4 +1,4 @@
-"""The actor that Daft runs: holds a picklable spec, opens the engine on first use, answers batch after batch."""
+"""The actor that Daft runs. It has a picklable spec, opens the engine on first use, and answers batch after batch."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ _METRICS = (
 
 
 class _Batch(NamedTuple):
-    """A batch on its way.
+    """A batch that was sent to the engine.
 
     Attributes:
-        name: the name of the series that it came as.
+        name: the name of the batch's first series.
         rows: how many rows it has.
-        refused: the outcomes of rows that were not given to the engine, by their place.
-        names: the names of the rows' formats; None where all have the same.
-        requests: the rows that were given to the engine, by their place.
-        future: their outcomes, in that order.
+        refused: the outcomes of rows that were not sent to the engine, by row number.
+        names: the name of each row's format. Each is None if all rows have the same format.
+        requests: the rows that were sent to the engine, by row number.
+        future: the outcomes of ``requests``, in their order.
     """
 
     name: str
@@ -75,8 +75,7 @@ _Steps = Generator[Future[list[Outcome]], list[Outcome] | None, Series]
 class PromptActor:
     """Answers batches of prompts with this process's engine.
 
-    The same class runs in a process of its own, in a Ray actor, and in the driver. Batches may come from several
-    threads at once.
+    The same class runs in a process of its own, in a Ray actor, and in the driver. Several threads may call it at once.
     """
 
     def __init__(self, spec: PromptSpec) -> None:
@@ -95,11 +94,11 @@ class PromptActor:
         self._in_flight: set[Future[list[Outcome]]] = set()
 
     def answer(self, *columns: Series) -> Series:
-        """Answer one batch: a series of the spec's type out, of the same length as those in.
+        """Answer one batch. The result is a series of the spec's type, as long as the columns.
 
         Args:
-            columns: the spec's ``parts`` and ``turns``; its ``row_options`` (null: the option's default); where rows
-                have their own, the system messages, the adapters, and the names of the formats.
+            columns: the spec's ``parts`` and ``turns``; its ``row_options`` (null: the option's default); then the
+                system messages, the adapters, and the names of the formats, each only if rows have their own.
         """
         steps = self._steps(columns)
         try:
@@ -112,9 +111,9 @@ class PromptActor:
         return step
 
     async def answer_async(self, *columns: Series) -> Series:
-        """Do as ``answer`` does. Rendering and parsing run in other threads than the event loop's.
+        """Do the same as ``answer``. Rendering and parsing run in other threads than the event loop's.
 
-        If the query is cancelled, so are the rows.
+        If the query is cancelled, its rows are cancelled too.
         """
         steps = self._steps(columns)
         try:
@@ -128,20 +127,23 @@ class PromptActor:
         return step
 
     def _steps(self, columns: Sequence[Series]) -> _Steps:
-        """Answer a batch: hand out the rows that the engine answers, get their outcomes, and return the column."""
+        """Answer a batch: yield a future of the engine's outcomes, receive the outcomes, and return the column.
+
+        If there are retries, there is one more future for each.
+        """
         batch = self._submit(columns)
-        outcomes = _placed(batch, (yield batch.future))
+        outcomes = _outcomes_by_row(batch, (yield batch.future))
         again = batch.requests
         for attempt in range(1, self._spec.options.retries + 1):
             again = self._retried_requests(batch, outcomes, again, attempt)
-            answers = yield self._given_to_engine(list(again.values()))
+            answers = yield self._submit_to_engine(list(again.values()))
             outcomes |= dict(zip(again, answers or (), strict=True))
         return self._result(batch, outcomes)
 
     def _retried_requests(
         self, batch: _Batch, outcomes: Mapping[int, Outcome], asked: Iterable[int], attempt: int
     ) -> dict[int, Request]:
-        """Return requests for those of the rows asked last that were cut off or are invalid, by their place."""
+        """Return new requests for the rows in ``asked`` that were cut off or are invalid, by row number."""
         again: dict[int, Request] = {}
         for i in asked:
             request = batch.requests[i]
@@ -175,7 +177,7 @@ class PromptActor:
             if isinstance(prompt, Outcome):
                 refused[i] = prompt
                 continue
-            if prompt is None:  # which is what is wrong with it, and the engine says so
+            if prompt is None:  # the engine returns the error for it, whatever the row's other options are
                 requests[i] = Request(None)
                 continue
             try:
@@ -199,16 +201,16 @@ class PromptActor:
                 adapter=adapter,
                 toolbox=spec.toolbox,
             )
-        future = self._given_to_engine(list(requests.values()))
+        future = self._submit_to_engine(list(requests.values()))
         return _Batch(parts[0].name(), rows, refused, names, requests, future)
 
     def _adapter_of(self, name: str | None) -> str | None:
         known = self._spec.engine.adapters
         if name is not None and name not in known:
-            raise OptionError(f"there is no adapter {name!r}: the column names one of {', '.join(known)}.")
+            raise OptionError(f"there is no adapter {name!r}: the column has to name one of {', '.join(known)}.")
         return name
 
-    def _given_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
+    def _submit_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
         self._raise_failure()
         future: Future[list[Outcome]] = Future()
         if not requests:
@@ -216,11 +218,11 @@ class PromptActor:
             return future
         try:
             future = self._opened().submit(requests, dedupe=self._spec.options.dedupe)
-        except EngineClosedError:  # idle, it had to make room for another query's in this very moment
+        except EngineClosedError:  # it was idle, and was closed just now to make room for another query's engine
             future = self._opened().submit(requests, dedupe=self._spec.options.dedupe)
         self._in_flight.add(future)
         future.add_done_callback(self._ended)
-        if self._failure is not None:  # which came while this batch was tokenized
+        if self._failure is not None:  # another batch failed while this one was tokenized
             future.cancel()
         self._raise_failure()
         return future
@@ -228,10 +230,10 @@ class PromptActor:
     def _ended(self, future: Future[list[Outcome]]) -> None:
         self._in_flight.discard(future)
         if not future.cancelled() and isinstance(error := future.exception(), EngineDiedError):
-            self._give_up(error)  # and open no other engine
+            self._give_up(error)  # so no batch of this query opens another engine
 
     def _give_up(self, error: DaftVLLMError) -> None:
-        """Fail this query's other batches too: Daft 0.7 lets coroutines run on after a query has failed."""
+        """Fail this query's other batches too: Daft 0.7 does not stop its coroutines after a query has failed."""
         self._failure = error
         for future in list(self._in_flight):
             future.cancel()
@@ -241,7 +243,7 @@ class PromptActor:
             raise type(self._failure)(*self._failure.args)
 
     def _sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
-        """Return each row's sampling options, or why they can't be used."""
+        """Return each row's sampling options, or the error if they can't be used."""
         spec = self._spec
         if not options:
             yield from itertools.repeat(spec.sampling, rows)
@@ -287,8 +289,8 @@ class PromptActor:
                     engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))
                 if spec.options.apply_chat_template is None and not engine.has_chat_template:
                     logger.warning(
-                        "the model %r has no chat template: it gets the prompts as they are, and goes on with them. "
-                        "chat_template= passes one; apply_chat_template=False says that it is meant.",
+                        "the model %r has no chat template: it gets the prompts as they are, and continues them. Pass "
+                        "chat_template=, or pass apply_chat_template=False if this is what you want.",
                         spec.engine.model,
                     )
                 if spec.format.constraints:
@@ -299,19 +301,19 @@ class PromptActor:
                         thinking=spec.thinking,
                     )
                     engine.check_constraints(spec.format.constraints, like)
-                engine.forget_answers()  # those of earlier queries
+                engine.forget_answers()  # answers of earlier queries
                 self._before = self._counted = engine.stats()
-                self._engine = engine  # not before: other batches wait for these checks
+                self._engine = engine  # only now: other batches have to wait for these checks
                 logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
                 if spec.options.progress_folder is not None and self._progress is None:
                     self._progress = ProgressWriter(spec.options.progress_folder, self._counters)
             return self._engine
 
     def _report(self, outcomes: list[Outcome], parsed: list[Parsed]) -> None:
-        """Count the batch into Daft's metrics, and say or raise what failed in it."""
+        """Add the batch to Daft's metrics. If rows failed, log that, or raise it if ``on_error`` is "raise"."""
         failed = [p.error for p in parsed if p.error is not None and p.error.code != "null_prompt"]
-        increment_counter("rows", len(outcomes), description="rows answered, failed ones among them")
-        increment_counter("rows failed", len(failed), description="rows with an error in place of a value")
+        increment_counter("rows", len(outcomes), description="rows answered, including failed ones")
+        increment_counter("rows failed", len(failed), description="rows with an error instead of a value")
         for name, amount in self._progress_since_last_batch().items():
             increment_counter(name.replace("_", " "), amount)
         with self._lock:
@@ -328,15 +330,16 @@ class PromptActor:
             logger.warning(message)
 
     def _progress_since_last_batch(self) -> dict[str, int]:
-        """Return what the engine's counters grew by since a batch was last reported."""
+        """Return how much the engine's counters have grown since the last report of a batch."""
         with self._lock:
             now, before = self._engine.stats() if self._engine is not None else EngineStats(), self._counted
             self._counted = now
         return {name: int(getattr(now.since(before), name)) for name in _METRICS}
 
     def _counters(self) -> Mapping[str, float]:
-        """Return the engine's counters for this query: its own from the start on, and all that ran beside it. Answers
-        that don't satisfy their format are among the failed rows.
+        """Return the engine's counters since this query began to use it, including queries that run at the same time.
+
+        Answers that don't satisfy their format count as failed rows. A row that is asked again counts once.
         """
         stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
         stats.failed += self._invalid - self._failed_before
@@ -347,7 +350,7 @@ class PromptActor:
 
 
 def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> Future[list[Outcome]] | Series:
-    """Return the rows whose outcomes are needed next, or the column if nothing is."""
+    """Return the future of the outcomes that are needed next, or the column if none are needed."""
     try:
         return steps.send(answers)
     except StopIteration as end:
@@ -355,8 +358,8 @@ def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> Future[li
         return column
 
 
-def _placed(batch: _Batch, answers: Sequence[Outcome] | None) -> dict[int, Outcome]:
-    """Return the outcomes of all rows of a batch by their place."""
+def _outcomes_by_row(batch: _Batch, answers: Sequence[Outcome] | None) -> dict[int, Outcome]:
+    """Return the outcomes of all rows of a batch by row number."""
     return {**batch.refused, **dict(zip(batch.requests, answers or (), strict=True))}
 
 

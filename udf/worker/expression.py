@@ -11,7 +11,7 @@ from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.spec import PromptSpec
 
 _RAY_BATCHES = 2
-"""Batches that Daft 0.7 keeps outstanding for each Ray actor, and so the threads that an actor needs."""
+"""How many batches Daft 0.7 keeps in flight for each Ray actor. An actor needs as many threads."""
 
 
 def actor_expression(
@@ -23,10 +23,11 @@ def actor_expression(
     batch_size: int,
     max_batches: int | None = None,
 ) -> daft.Expression:
-    """Return the expression that answers ``columns`` on actors with ``spec``; see ``prompt`` for the rest.
+    """Return the expression that answers ``columns`` on actors with ``spec``.
 
-    In processes the method is a plain one: natively Daft then hands each process one batch at a time, and on Ray two,
-    which a threaded actor works on at once. In the driver it is a coroutine, of which Daft 0.7 runs up to 64 at once.
+    With processes the method is a plain one. Then Daft's native runner gives each process one batch at a time. On Ray
+    each actor gets two, and works on both at once, in threads. In the driver the method is a coroutine, and Daft 0.7
+    runs up to 64 of them at once.
 
     Args:
         spec: what the actors do.

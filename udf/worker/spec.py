@@ -1,4 +1,4 @@
-"""What a worker gets: one picklable object."""
+"""``PromptSpec``: the one picklable object that a worker gets."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ class PromptSpec:
         engine: how to start the engine.
         sampling: sampling options of every row.
         format: what every answer has to be.
-        options: the options of ``prompt()`` that a worker uses as they are given, from ``PromptOptions.for_worker``.
-        parts: what each column of the prompt holds, in order.
-        turns: what each column of the messages that follow holds; before each message the column of the answer.
+        options: the options of ``prompt()`` that a worker uses as the user gave them, from
+            ``PromptOptions.for_worker``.
+        parts: what each column of the prompt contains, in order.
+        turns: for each message that follows, what each of its columns contains. The column of the answer comes before
+            them.
         examples: messages before every prompt.
-        preambles: put before the prompts, see ``daft_vllm.engine.Request``; by the name of the row's format, which is
-            None where all rows have the same.
+        preambles: texts before the prompts, see ``daft_vllm.engine.Request``, by the name of the row's format. The name
+            is None if all rows have the same format.
         thinking: see ``daft_vllm.engine.Request``.
         toolbox: tools that the model may call.
         chat_template_kwargs: arguments of the chat template.
-        row_options: names of the sampling options that come with each row.
-        row_system_message: whether each row brings a system message of its own; null: that of ``options``.
-        row_adapter: whether each row names an adapter of its own; null: the model as it is.
-        claim_gpus: take free GPUs of this machine, because nobody else hands them out.
+        row_options: names of the sampling options that have a value for each row.
+        row_system_message: whether each row has its own system message. Null: the one of ``options``.
+        row_adapter: whether each row has its own adapter. Null: the model without an adapter.
+        claim_gpus: take free GPUs of this machine, because nothing else assigns GPUs.
     """
 
     engine: EngineConfig
@@ -63,24 +65,24 @@ class PromptSpec:
 
     @property
     def system_message(self) -> str | None:
-        """Put before every prompt whose row brings none."""
+        """The system message of every row that has none of its own."""
         message = self.options.system_message
         return message if isinstance(message, str) else None
 
     @property
     def adapter(self) -> str | None:
-        """Name of the LoRA adapter of rows that name none."""
+        """Name of the LoRA adapter of all rows. None: no adapter, or each row has its own."""
         name = self.options.adapter
         return name if isinstance(name, str) else None
 
     @property
     def media(self) -> set[MediaKind]:
-        """Kinds of media that the columns are known to hold."""
+        """Kinds of media that the columns certainly contain."""
         return {kind for kinds in (self.parts, *self.turns) for kind in kinds if kind in ("image", "audio")}
 
     @property
     def needs_chat_template(self) -> bool:
-        """Whether the model has to have a chat template: one was asked for, or the prompt is more than one text."""
+        """Whether the model must have a chat template: the user asked for it, or the prompt is more than one text."""
         applied = self.options.apply_chat_template
         several = self.turns or self.examples or self.row_system_message or len(self.parts) > 1
         several = several or self.system_message is not None or self.toolbox is not None

@@ -1,4 +1,4 @@
-"""``daft-vllm check``: whether a job will run."""
+"""``daft-vllm check``: finds out whether a job will run."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from daft_vllm.udf.options import DEFAULT, option_default
 
 def check(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
-    gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: the one that is here.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: this machine's card.")] = None,
     gpus: Annotated[float | None, option("gpus")] = DEFAULT.gpus,
     engines: Annotated[int, option("max_concurrency", min=1)] = DEFAULT.max_concurrency,
     goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
     engine_args: Annotated[str, option("engine_args", "JSON.")] = "{}",
-    input: Annotated[str | None, typer.Option(help="The table: its first rows are looked at.")] = None,
+    input: Annotated[str | None, typer.Option(help="The table. Its first rows are checked.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt, with columns in braces.")] = None,
     images: Annotated[str | None, typer.Option(help="A column of images that goes before the prompt.")] = None,
     schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema that every answer satisfies.")] = None,
     choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
     max_tokens: Annotated[int, option("max_tokens", min=1)] = option_default("max_tokens"),
-    ray: Annotated[bool, typer.Option(help="Look at the Ray cluster of RAY_ADDRESS.")] = False,
+    ray: Annotated[bool, typer.Option(help="Check the Ray cluster of RAY_ADDRESS too.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say whether a job will run, and what to change if not, before the model is loaded. Exit status 1: it won't."""
+    """Find out whether a job will run, and if not, what to change. Loads no model. Exit status 1: it won't run."""
     from daft_vllm.errors import DaftVLLMError, OptionError
 
     quiet()
@@ -44,7 +44,7 @@ def check(
         from daft_vllm.udf.columns.template import template
 
         if input is None and (prompt is not None or images is not None):
-            raise OptionError("--prompt and --images are about a table: --input names it.")
+            raise OptionError("--prompt and --images need a table: pass --input.")
         if ray:
             daft.set_runner_ray()
         df = read_table(input) if input is not None else None

@@ -1,4 +1,4 @@
-"""``daft-vllm demo``: every installed Python package, described by a model."""
+"""``daft-vllm demo``: lets a model describe every installed Python package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from daft_vllm.udf.options import DEFAULT, PromptOptions
 
 
 def demo(
-    output: Annotated[str, typer.Option(help="Where the table goes.")] = "out/demo.parquet",
+    output: Annotated[str, typer.Option(help="Where to write the table.")] = "out/demo.parquet",
     model: Annotated[str, option("model")] = DEFAULT.model,
     limit: Annotated[int | None, typer.Option(min=1, help="Take only the first N packages.")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""``daft-vllm run``: every row of a table, answered."""
+"""``daft-vllm run``: answers every row of a table."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def run(
     system: Annotated[str | None, option("system_message")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="Take only the first N rows.")] = None,
     shared_first: Annotated[
-        bool, typer.Option(help="Put the prompt's lines into the order in which rows share the longest prefixes.")
+        bool, typer.Option(help="Reorder the prompt's lines so that rows share the longest prefixes.")
     ] = False,
     keep_order: Annotated[
-        bool, typer.Option(help="Write rows in the input's order; the engine then takes one batch at a time.")
+        bool, typer.Option(help="Write rows in the input's order. The engine then gets one batch at a time.")
     ] = False,
-    column: Annotated[str, typer.Option(help="Name of the answers' column.")] = "answer",
-    error_column: Annotated[str, typer.Option(help="Name of the column with the reason of a failure.")] = "error",
+    column: Annotated[str, typer.Option(help="Name of the column for the answers.")] = "answer",
+    error_column: Annotated[str, typer.Option(help="Name of the column for the reasons of failures.")] = "error",
     max_tokens: Annotated[int, option("max_tokens", min=1)] = option_default("max_tokens"),
     temperature: Annotated[float, option("temperature", min=0)] = option_default("temperature"),
     gpus: Annotated[float | None, option("gpus")] = DEFAULT.gpus,
@@ -45,15 +45,15 @@ def run(
     engine_args: Annotated[str, option("engine_args", """JSON: '{"dtype": "half"}'.""")] = "{}",
     goal: Annotated[str | None, option("goal", "Default: short-job for a few hundred rows.")] = DEFAULT.goal,
     on_error: Annotated[
-        OnError, typer.Option(help="raise: exit status 1 if a row failed; all rows are written either way.")
+        OnError, typer.Option(help="raise: exit status 1 if a row failed. All rows are written in any case.")
     ] = OnError.null,
 ) -> None:
-    """Answer every row of a table; all its columns are kept."""
+    """Answer every row of a table. All columns of the table are kept."""
     from daft_vllm.errors import DaftVLLMError, OptionError
 
     try:
         if schema is not None and choices is not None:
-            raise OptionError("--schema and --choices exclude each other.")
+            raise OptionError("--schema and --choices exclude each other: pass one of them.")
         quiet()
         options = PromptOptions(
             return_format=return_format(schema, choices),

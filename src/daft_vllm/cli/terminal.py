@@ -17,18 +17,18 @@ console = Console(stderr=True)
 
 
 def option(name: str, more: str = "", **limits: Any) -> Any:
-    """Return the command's option for one of ``prompt()``'s, with the line of help that is stated there.
+    """Return an option of the command for an option of ``prompt()``, with the line of help from ``PromptOptions``.
 
     Args:
         name: the option's name in ``prompt()``.
-        more: what is added to its help.
+        more: text to add to its help.
         limits: ``min`` and so on, for typer.
     """
     return typer.Option(help=f"{option_help(name)} {more}".strip(), **limits)
 
 
 def return_format(schema: Path | None, choices: str | None) -> Any:
-    """Return what the options ``--schema`` and ``--choices`` say."""
+    """Return the ``return_format`` that the options ``--schema`` and ``--choices`` ask for."""
     if choices is not None:
         return [choice.strip() for choice in choices.split(",")]
     if schema is None:
@@ -43,7 +43,7 @@ def return_format(schema: Path | None, choices: str | None) -> Any:
 
 
 def engine_args_of(text: str) -> dict[str, Any]:
-    """Return what ``--engine-args`` says: JSON, or ``@file`` with an overlay that ``daft-vllm tune`` wrote."""
+    """Return the arguments in ``--engine-args``: JSON, or ``@file`` with an overlay that ``daft-vllm tune`` wrote."""
     if text.startswith("@"):
         from daft_vllm.tuning.tune import tuned_args
 
@@ -52,7 +52,7 @@ def engine_args_of(text: str) -> dict[str, Any]:
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """Return the JSON object in an option's text; anything else raises ``OptionError``."""
+    """Return the JSON object in an option's text. Raise ``OptionError`` for anything else."""
     from daft_vllm.errors import OptionError
 
     try:
@@ -65,14 +65,14 @@ def json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Keep the screen for progress: vLLM's warnings and Daft's bars are shown only to those who ask for them."""
+    """Keep the screen for our progress display: hide vLLM's warnings and Daft's bars, unless the user has set them."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
 def own_cause(error: BaseException) -> BaseException | None:
-    """Return the error of ours that Daft has wrapped, if there is one."""
+    """Return the error of daft-vllm that Daft has wrapped, if there is one."""
     from daft_vllm.errors import DaftVLLMError
 
     seen: BaseException | None = error
@@ -82,6 +82,6 @@ def own_cause(error: BaseException) -> BaseException | None:
 
 
 def fail(message: str) -> None:
-    """Say what is wrong, and end with status 1."""
+    """Print an error message, and end with exit status 1."""
     console.print(f"error: {message}", style="red", highlight=False, markup=False)
     raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``daft-vllm tune``: which of vLLM's settings are faster for a job."""
+"""``daft-vllm tune``: finds settings of vLLM that are faster for a job."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def tune(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     sample: Annotated[str, typer.Option(help="Rows of the job: Parquet, CSV or JSON lines.")],
     prompt: Annotated[str, typer.Option(help="The prompt, with columns in braces.")],
-    output: Annotated[Path, typer.Option(help="Where the settings go; what was tried is kept beside it.")] = Path(
+    output: Annotated[Path, typer.Option(help="Where to write the settings. The trials are kept beside it.")] = Path(
         "tuned.toml"
     ),
     rows: Annotated[int, typer.Option(min=1, help="Rows of the sample that each trial answers.")] = 64,
     max_tokens: Annotated[int, option("max_tokens", min=1)] = 128,
-    minutes: Annotated[float, typer.Option(min=0, help="When to stop trying.")] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0, help="After how many minutes to stop trying.")] = 10.0,
     gpus: Annotated[float, typer.Option(help="GPUs of the engine.")] = 0,
-    engine_args: Annotated[str, typer.Option(help="Settings that stay: JSON, or @file of an overlay.")] = "{}",
+    engine_args: Annotated[str, typer.Option(help="Settings to keep: JSON, or @file with an overlay.")] = "{}",
 ) -> None:
-    """Try vLLM's settings on rows of a job, and write those that are faster. Goes on where it was stopped."""
+    """Try vLLM's settings on rows of a job, and write those that are faster. A stopped run continues where it was."""
     from daft_vllm.errors import DaftVLLMError
 
     quiet()
@@ -61,6 +61,6 @@ def tune(
         return
     typer.echo(str(found))
     if SHARED_FIRST in found.settings:
-        typer.echo(f"the prompt with shared fields first, as 'daft-vllm run --shared-first' has it: {ordered!r}")
+        typer.echo(f"the prompt with shared fields first, as 'daft-vllm run --shared-first' writes it: {ordered!r}")
     if found.engine_args:
         typer.echo(f"{output}: prompt(..., engine_args=daft_vllm.tuned_args({str(output)!r}))")

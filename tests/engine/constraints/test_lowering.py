@@ -1,4 +1,4 @@
-"""From a JSON Schema to one that xgrammar enforces to the letter: nothing that the schema refuses is accepted."""
+"""A lowered JSON Schema is enforced exactly: its grammar accepts nothing that the original schema refuses."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TREE = {
 
 
 def accepts(schema: Any, value: Any, backend: Any = "auto") -> bool:
-    """Whether the grammar that holds ``schema`` accepts ``value``."""
+    """Whether the grammar that enforces ``schema`` accepts ``value``."""
     one = enforcement_of(Constraint(json_schema=json.dumps(schema), backend=backend))
     assert one.unenforced == ()
     return acceptor(one)(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-# A schema of which xgrammar by itself drops a part, values that satisfy it, and values that don't.
+# Schemas that xgrammar by itself enforces only in part, values that satisfy them, and values that don't.
 CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}, "minimum": 5}, [5, 9], [4, "x"]),
     ({"enum": [1, 2, "x", None], "type": ["integer", "null"], "maximum": 1}, [1, None], [2, "x"]),
@@ -75,7 +75,7 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{}, {"a": 1, "b": 1}],
     ),
     ({"type": "object", "required": ["a"]}, [{"a": 1}, {"a": [2]}], [{}, {"b": 1}]),
-    (  # what one branch says of keys by a pattern, the other rules out by name
+    (  # one branch describes the key by a pattern, and the other rules out its values by name
         {
             "oneOf": [
                 {"patternProperties": {"c": {"properties": {"a": {"type": "integer"}}}}},
@@ -85,7 +85,7 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{}, {"c": {"a": "x"}}],
         [{"c": 2.5}, {"c": True}],
     ),
-    (  # a key that is ruled out by its name, though a pattern would let it in
+    (  # a key is ruled out by its name, although a pattern allows it
         {"type": "object", "properties": {"a": {"not": {}}}, "patternProperties": {"^[a-z]$": {}}},
         [{}],
         [{"a": 1}, {"a": ""}],
@@ -154,7 +154,7 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
         [{"a": 1}, {"b": 1}],
         [{}, {"a": 1, "b": 1}],
     ),
-    (  # the second key is named beside the choice
+    (  # each branch of the oneOf names one key, and the schema beside it names both
         {
             "allOf": [
                 {"oneOf": [{"required": ["a"], "properties": {"a": {}}}, {"required": ["b"], "properties": {"b": {}}}]},
@@ -217,12 +217,12 @@ def test_a_lowered_schema_says_all_that_the_schema_says(schema: Any, valid: list
         ),
         ({"type": "object", "properties": {"a": {"type": "string", "not": {"pattern": "x"}}}}, "/properties/a", "not"),
         ({"type": "string", "if": {"pattern": "x"}, "then": {"minLength": 3}}, "", "if"),
-        # A negation that leaves something out can't be negated again.
+        # If a negation leaves something out, it can't be negated again.
         ({"type": "object", "not": {"not": {"required": ["a"], "properties": {"a": {"pattern": "x"}}}}}, "", "not"),
         ({"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "array"}]}, "", "oneOf"),
-        # An object of two keys may satisfy both, though one of them names a key only to rule it out.
+        # An object of two keys may satisfy both branches, although the second names a key only to rule it out.
         ({"oneOf": [{"minProperties": 2}, {"not": {"required": ["c"]}}]}, "", "oneOf"),
-        # The opposite of a branch names keys, which it doesn't evaluate.
+        # The negation of a branch names keys, but it doesn't evaluate them.
         (
             {"oneOf": [{"maxLength": 2}, {"dependentRequired": {"a": ["c"]}}], "unevaluatedProperties": False},
             "",
@@ -271,7 +271,7 @@ def test_auto_takes_the_library_that_leaves_nothing_out() -> None:
         return enforcement_of(Constraint(json_schema=json.dumps(schema), **options)).backend
 
     assert backend({"type": "string"}) == "xgrammar"
-    assert backend({"type": "string", "maxLength": 9}) == "guidance"  # xgrammar writes no quote beside a length
+    assert backend({"type": "string", "maxLength": 9}) == "guidance"  # with a length, xgrammar allows no quote
     assert backend({"type": "string", "maxLength": 9}, backend="xgrammar") == "xgrammar"
     assert backend({"type": "integer", "multipleOf": 7}) == "guidance"
     with pytest.raises(SchemaError, match="/: multipleOf: "):
@@ -325,7 +325,7 @@ def test_anchors_that_branches_share(backend: Any) -> None:
 
 
 def test_llguidance_still_lets_a_whole_bound_in() -> None:
-    """If this fails, llguidance is mended, and ``Emitter._number`` need not refuse such bounds any more."""
+    """If this fails, llguidance is fixed, and ``Emitter._number`` no longer has to refuse such bounds."""
     spec = json.dumps({"type": "number", "exclusiveMinimum": 2, "exclusiveMaximum": 2.5})
     assert acceptor(Enforcement("guidance", "json", spec))("2")
     with pytest.raises(SchemaError, match="exclusiveMinimum: llguidance includes a whole bound"):
@@ -335,7 +335,7 @@ def test_llguidance_still_lets_a_whole_bound_in() -> None:
 
 
 def test_llguidance_still_lets_a_quote_in_beside_control_characters() -> None:
-    """If this fails, llguidance is mended, and ``rust_pattern`` may leave control characters in."""
+    """If this fails, llguidance is fixed, and ``rust_pattern`` may allow control characters."""
     loose = Enforcement("guidance", "json", json.dumps({"type": "string", "pattern": '^a[^ "]$'}))
     assert acceptor(loose)(json.dumps('a"'))
     assert not accepts({"type": "string", "pattern": '^a[^ "]$'}, 'a"', "guidance")
@@ -344,7 +344,7 @@ def test_llguidance_still_lets_a_quote_in_beside_control_characters() -> None:
 @pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
 def test_random_texts_of_every_format_and_of_patterns_are_valid(backend: Any) -> None:
     schemas: list[Any] = [{"type": "string", "format": name} for name in sorted(ASSERTED)]
-    # Whitespace and digits are others in Rust than in Python; three bytes of a surrogate are three characters.
+    # In Rust other characters are whitespace and digits than in Python. A surrogate's three bytes are three characters.
     schemas += [{"type": "string", "pattern": p} for p in (r"^[^\s]{1,9}x", r"^\d+\w?$", r"a.c$", r"^(\S|b)+$")]
     schemas += [{"type": "string", "maxLength": 20}, {"type": "object", "patternProperties": {r"^\S$": {}}}]
     written = 0

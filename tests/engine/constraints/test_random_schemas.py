@@ -1,4 +1,4 @@
-"""Random schemas against random values: nothing that a schema refuses is accepted by the grammar that holds it."""
+"""Random schemas and random values: the grammar that enforces a schema accepts nothing that the schema refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMAS, VALUES = 250, 25
 
 
 class Draw:
-    """Draws small schemas and values that have a good chance to meet."""
+    """Draws small schemas, and values that have a good chance to satisfy them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

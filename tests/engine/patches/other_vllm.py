@@ -1,4 +1,4 @@
-"""A vLLM that differs from the installed one in one file, as another release would."""
+"""Makes copies of vLLM that differ from the installed one in one file, as another release would."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from daft_vllm.engine.patches.targets import package_folder
 
 
 def changed_vllm(folder: Path, module: str, changes: dict[str, str]) -> Path:
-    """Lay a copy of the package ``vllm`` into ``folder``, all of it links but one file, and return its place.
+    """Make a copy of the package ``vllm`` in ``folder``, with links to all files but one, and return its path.
 
     Args:
-        folder: an empty folder; on ``PYTHONPATH``, the copy is what Python finds.
+        folder: an empty folder. If it is on ``PYTHONPATH``, Python finds the copy.
         module: full name of the module that differs.
-        changes: texts by regular expressions, each of which has to be found there.
+        changes: new texts, by the regular expressions that they replace. Each expression has to match.
     """
     real = package_folder("vllm")
     assert real is not None

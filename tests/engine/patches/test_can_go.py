@@ -1,4 +1,4 @@
-"""Why each change of vLLM is still needed: a test that fails says that vLLM has mended it, and which change can go."""
+"""Each change of vLLM is still needed. If a test fails, vLLM has fixed the problem, and the test's change can go."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_statistics_vllm_does_not_watch_its_own_progress() -> None:
 
 
 def test_processes_vllm_leaves_its_core_behind_when_the_parent_is_killed() -> None:
-    """What it has on Linux for this is ``prctl(PR_SET_PDEATHSIG)``, as ``setup/guardian.py`` does."""
+    """On Linux it would need ``prctl(PR_SET_PDEATHSIG)`` for this, which ``setup/guardian.py`` uses."""
     for module in ("vllm.v1.engine.core", "vllm.v1.engine.utils", "vllm.utils.system_utils"):
         assert "pdeathsig" not in source(module).lower()
 
@@ -57,7 +57,7 @@ def test_front_end_costs_vllm_counts_for_prometheus_whether_asked_or_not() -> No
     assert "if not custom_prometheus_logger:\n            self.stat_loggers.append(" in inspect.getsource(
         StatLoggerManager.__init__
     )
-    assert "enable_envs_cache" not in source("vllm.v1.engine.async_llm")  # its core does, and its server
+    assert "enable_envs_cache" not in source("vllm.v1.engine.async_llm")  # vLLM's core and server call it
     assert callable(envs.enable_envs_cache)
 
 
@@ -70,7 +70,7 @@ def test_early_core_vllm_starts_a_new_python_for_its_core(monkeypatch: pytest.Mo
 
 
 def test_openmp_vllm_binds_threads_only_when_it_is_imported() -> None:
-    """And so the variables of a process that starts before have to be known beforehand."""
+    """So the variables of a process that starts before the import have to be predicted."""
     assert "from vllm.platforms import" in source("vllm.utils.ompmultiprocessing")
     assert re.search(r"^import torch$", source("vllm.platforms.cpu"), re.MULTILINE)
 
@@ -111,7 +111,7 @@ def test_masks_vllm_widens_logits_on_a_cpu() -> None:
 
 
 def test_masks_vllms_v2_model_runner_needs_triton_which_the_cpu_build_lacks() -> None:
-    """If this fails, run ``test_registry.py`` with ``VLLM_USE_V2_MODEL_RUNNER=1``: it puts masks on in another way."""
+    """If this fails, run ``test_registry.py`` with ``VLLM_USE_V2_MODEL_RUNNER=1``: V2 applies masks in another way."""
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 

@@ -18,7 +18,7 @@ pytest.importorskip("vllm")
 
 @pytest.fixture(scope="module")
 def ops() -> Any:
-    """vLLM's operators, with the kernels on offer."""
+    """vLLM's operators, with our kernels registered."""
     from vllm import ir
 
     from daft_vllm.engine.patches.kernels import register_cpu_kernels
@@ -44,7 +44,8 @@ def test_they_compute_what_vllm_computes(ops: Any, dtype_name: str, shape: tuple
     dtype = getattr(torch, dtype_name)
     x, residual, weight = _inputs(shape, dtype)
     close = ops.rms_norm.get_tolerance(dtype)
-    # Sum, norm and product are rounded to the type at other places: three last bits, seen without AVX-512.
+    # The kernels round the sum, the norm and the product in other places. On a CPU without AVX-512 results differed by
+    # three units in the last place.
     close["rtol"] = max(close["rtol"], 3 * torch.finfo(dtype).eps)
     for args, op in (((x, weight), ops.rms_norm), ((x, residual, weight), ops.fused_add_rms_norm)):
         kernel, native = op.impls[CPU_KERNELS], op.impls["native"]
@@ -118,12 +119,13 @@ print("CALLS", calls["one"] - before["one"], calls["pair"] - before["pair"])
 
 
 def test_the_core_runs_them(tiny: str) -> None:
-    """In a process where the core can be looked into: two layers and three steps."""
+    """Counts the calls in a process that runs the core itself: two layers and three steps."""
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
     done = subprocess.run(
         [sys.executable, "-c", _COUNTED, tiny], env=environment, capture_output=True, text=True, timeout=120
     )
-    # The first norm of a step has nothing to add; one for the rest of the first layer, two of the second, the last.
+    # A step has one norm that adds nothing, the first. Four norms add: one in the first layer, two in the second, and
+    # the last one.
     assert "CALLS 3 12" in done.stdout, done.stdout + done.stderr
 
 

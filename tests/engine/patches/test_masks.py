@@ -1,4 +1,4 @@
-"""Masks added from a table do what xgrammar's kernel does."""
+"""Masks that are added from a table have the same effect as xgrammar's kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each place where vLLM is changed: it is found, and what happens where it isn't."""
+"""Each place where vLLM is changed is found; and what happens if it isn't."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ registry._installed_states = lambda: [
     state if state.patch.required else state._replace(problem="its target is gone") for state in fitting
 ]
 """
-"""Before ``ASK``: no patch fits, but those that an engine can't run without."""
+"""Put before ``ASK``: only those patches fit that an engine can't run without."""
 
 
 def ask(tmp_path: Path, tiny: str, before: str = "", **args: Any) -> tuple[list[Any], str]:
-    """Ask an engine beside the packages in ``tmp_path``; return its answers and what it said."""
+    """Ask an engine that runs with the packages in ``tmp_path``. Return its answers and its log."""
     script = tmp_path / "ask.py"
     script.write_text(before + ASK, encoding="utf-8")
     done = run_beside(tmp_path, script, tiny, json.dumps({**TINY_ARGS, **args}))
@@ -82,7 +82,7 @@ def test_a_target_that_was_renamed_is_missed(tmp_path: Path, patch: Patch) -> No
     change = {rf"\b{name}\b": f"{name}_renamed"} if name else {re.escape(target.uses): ".rewind("}
     found = {state.patch.name: state.problem for state in states(changed_vllm(tmp_path, target.module, change))}
     assert target.module in (found[patch.name] or "")
-    assert found["executor"] is None or found["masks"] is not None  # which it applies
+    assert found["executor"] is None or found["masks"] is not None  # the executor applies the masks
 
 
 def test_other_parameters_are_noticed(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_other_parameters_are_noticed(tmp_path: Path) -> None:
 
 
 def test_masks_are_put_on_in_bfloat16_by_the_patch(tmp_path: Path, tiny: str) -> None:
-    """With a vLLM whose own way of putting masks on 16-bit logits fails: the engine doesn't use it."""
+    """This vLLM fails if it applies masks to 16-bit logits in its own way. The engine doesn't use that way."""
     changed_vllm(
         tmp_path,
         "vllm.v1.structured_output.utils",
@@ -118,7 +118,7 @@ def test_without_an_optional_patch_the_engine_says_so_once_and_answers(tmp_path:
 
 @pytest.mark.slow
 def test_without_any_optional_patch_the_engine_answers(tmp_path: Path, tiny: str) -> None:
-    """vLLM as it is: it starts its core itself, the model in a process of its own, and puts masks on in its own way."""
+    """Then vLLM starts its core itself, runs the model in a process of its own, and applies masks in its own way."""
     answers, said = ask(tmp_path, tiny, NONE_FITS, dtype="bfloat16")
     check_answers(answers)
     optional = [patch.name for patch in PATCHES if not patch.required]
@@ -131,7 +131,7 @@ def test_without_a_required_patch_the_start_fails_with_both_versions(tmp_path: P
     error = said.strip().splitlines()[-1]
     assert re.search(rf"EngineStartError: daft-vllm \S+ doesn't go with vLLM {re.escape(vllm_version())}: ", error)
     assert "vllm.v1.structured_output has no XgrammarBackend" in error
-    assert f"Install vLLM {vllm_version()}, or a newer daft-vllm." in error
+    assert f"Install vLLM {' or '.join(PATCHES[0].seen)}, or a newer daft-vllm." in error
 
 
 def _broken(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -199,11 +199,11 @@ def test_names_that_cannot_be_read_are_not_checked(tmp_path: Path, monkeypatch: 
 
 
 def _imported() -> set[tuple[str, str]]:
-    """Return the modules of vLLM, and the names in them, that daft-vllm imports as it runs."""
+    """Return the modules of vLLM, and the names in them, that daft-vllm imports at run time."""
     found: set[tuple[str, str]] = set()
     for path in Path(daft_vllm.__file__).parent.glob("*/**/*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):  # what is for type checkers alone doesn't count
+        for node in ast.walk(tree):  # imports that only type checkers see don't count
             if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
                 node.body = []
         for node in ast.walk(tree):
@@ -215,7 +215,7 @@ def _imported() -> set[tuple[str, str]]:
 
 
 def test_everything_that_is_imported_from_vllm_is_a_target() -> None:
-    """By its name in its module, or as a module; names that ``vllm`` itself passes on, wherever they are defined."""
+    """A target has the name and its module, or is the module. A name imported from ``vllm`` may be in any module."""
     imported = _imported()
     assert ("vllm.v1.engine.async_llm", "AsyncLLM") in imported
     targets = [target for patch in PATCHES for target in patch.targets]
@@ -230,4 +230,17 @@ def test_everything_that_is_imported_from_vllm_is_a_target() -> None:
         and (module, name) not in names
         and not (module == "vllm" and name in anywhere)
     ]
-    assert missing == [("vllm", "ir")]  # a package, whose modules are targets
+    assert missing == [("vllm", "ir")]  # a package; its modules are targets
+
+
+def test_every_change_is_applied_where_its_entry_says() -> None:
+    """An entry alone does nothing: something has to apply it."""
+    engine = Path(daft_vllm.__file__).parent / "engine"
+    found = {
+        (name, str(path.relative_to(engine)))
+        for path in engine.glob("*/*.py")
+        for name in re.findall(r'apply_patch\("(\w+)"', path.read_text(encoding="utf-8"))
+    }
+    assert found == {(patch.name, patch.where) for patch in PATCHES if patch.applied}
+    for patch in PATCHES:
+        assert (engine / patch.where).is_file()

@@ -1,4 +1,4 @@
-"""How many rows are given to vLLM before it has begun them."""
+"""How many rows are sent to vLLM before it has begun them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Admission:
         return self.sent - before
 
     def running(self, rows: int) -> None:
-        """Let vLLM say how many it has begun and not finished."""
+        """Set how many rows vLLM has begun and not finished."""
         self.thread._watch.running = rows
 
     def finish(self, rows: int) -> None:
@@ -44,7 +44,7 @@ def test_long_prompts_wait_until_the_next_steps_need_them() -> None:
     admission.running(2)  # a step later the first two have begun
     assert admission.fill(1088) == 2
     admission.running(6)  # all have
-    assert admission.fill(64) == 64  # they share their prefix with those
+    assert admission.fill(64) == 64  # these share their prefix with earlier rows
     admission.running(70)
     admission.finish(60)
     admission.running(10)
@@ -65,7 +65,7 @@ def test_rows_that_were_given_up_still_run() -> None:
     admission = Admission(step=2048, in_flight=8)
     assert admission.fill(8) == 8
     admission.running(8)
-    admission.finish(8)  # taken back; vLLM has not noticed yet
+    admission.finish(8)  # their caller gave them up, and vLLM has not noticed yet
     assert admission.fill(8) == 8
 
 

@@ -1,4 +1,4 @@
-"""A process that is started before there is anything for it to do, and becomes one of multiprocessing's."""
+"""A process that is started early, before it has anything to do, and becomes a process of ``multiprocessing``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers import wait_gone
 
 
 def became(early: EarlyProcess, target: Callable[..., Any], *args: Any) -> bool:
-    """Run a function in a process of the context, and tell whether that was the early one."""
+    """Run a function in a process of the context. Return whether that was the early process."""
     process = EarlyContext().Process(target=target, args=args)
     process.start()
     process.join(60)
@@ -96,7 +96,7 @@ def test_it_belongs_to_its_thread() -> None:
 
 
 def test_threads_that_vllm_chose_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GPUs vLLM sets ``OMP_NUM_THREADS`` right before it starts a core: torch has read it by then."""
+    """On GPUs vLLM sets ``OMP_NUM_THREADS`` right before it starts a core. By then torch in the core has read it."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with early_process(["torch"]) as early:
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -123,7 +123,7 @@ def test_it_ends_with_its_parent() -> None:
 
 
 def test_vllm_has_it_look_at_a_models_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With its cache empty. If this fails, vLLM looks at it another way, and a first start takes an import longer."""
+    """vLLM's cache is empty. If this fails, vLLM looks at the class in another way, and a first start takes longer."""
     import vllm.model_executor.models.registry as registry
 
     def elsewhere(*args: Any, **options: Any) -> None:
@@ -162,13 +162,13 @@ def test_none_where_it_cannot_be_told_how_vllm_binds_threads(monkeypatch: pytest
 @pytest.mark.parametrize("reserved", ["0", "1"])
 @pytest.mark.parametrize("preloads", [True, False])
 def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: str, preloads: bool) -> None:
-    """The same variables as vLLM's own, from its class; ``LD_PRELOAD`` is the platform's, and tested with an engine."""
+    """vLLM's own class sets the same variables. vLLM's platform sets ``LD_PRELOAD``: an engine's test covers that."""
     from types import SimpleNamespace
 
     from vllm import envs
     from vllm.utils.ompmultiprocessing import OMPProcessManager
 
-    envs.disable_envs_cache()  # which an engine of this process may have turned on
+    envs.disable_envs_cache()  # an engine of this process may have turned it on
     monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", reserved)
     if not preloads:
         monkeypatch.setattr("daft_vllm.engine.setup.openmp._preload", lambda: "")

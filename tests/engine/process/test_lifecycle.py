@@ -48,7 +48,7 @@ def run_in_threads(engine: OfflineEngine, callers: int) -> tuple[list[threading.
 
 
 def core_of(engine: OfflineEngine) -> psutil.Process:
-    """Return vLLM's core: the child whose parent is this process."""
+    """Return vLLM's core: the one of its processes that is a direct child of this process."""
     return next(p for p in map(psutil.Process, engine.process_ids) if p.ppid() == os.getpid())
 
 
@@ -63,7 +63,7 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
         return start(config, watch, before)
 
     monkeypatch.setattr(Core, "start", noted)
-    # In float32, where the composition of a batch does not change an answer.
+    # In float32 an answer does not depend on the other rows of its batch.
     with environment_variables({"CUDA_VISIBLE_DEVICES": "3"}):  # as for an engine that has claimed a GPU
         engine = OfflineEngine(EngineConfig(tiny, {**TINY_ARGS, "dtype": "float32"}, max_restarts=2))
     pids = engine.process_ids
@@ -73,7 +73,7 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     futures = [engine.submit(requests[start : start + 100]) for start in (0, 100, 200)]
     while engine.stats().done == 0:
         time.sleep(0.01)
-    core_of(engine).terminate()  # as what frees memory does first: vLLM gives up its rows before it ends
+    core_of(engine).terminate()  # SIGTERM, which programs that free memory send first: vLLM aborts its rows, then ends
     outcomes = [outcome for future in futures for outcome in future.result(timeout=60)]
     stats = engine.stats()
     stats.check()
@@ -85,7 +85,7 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     assert not set(pids) & set(engine.process_ids)
     assert wait_gone(pids) == []
 
-    # Where no row waits it is started again for the next.
+    # If no row waits, vLLM is started again when the next row comes.
     pids = engine.process_ids
     core_of(engine).kill()
     while "when it is needed" not in caplog.text:
@@ -95,7 +95,7 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     assert engine.stats().restarts == 2
     assert gpus == ["3"] * 3
 
-    # It has been started again as often as it may be.
+    # Now it has been started again as often as is allowed.
     pids += engine.process_ids
     future = engine.submit([Request(f"story {i}", sampling=LONG) for i in range(200)])
     while not engine.stats().in_flight:
@@ -130,7 +130,7 @@ def test_a_row_that_kills_vllm_is_an_error_value_and_no_other_is(tiny: str, monk
     stats.check()
     assert (stats.restarts, stats.done, stats.failed) == (3, 100, 1)
 
-    # Closed while it starts once more.
+    # The engine is closed while vLLM starts again.
     before = psutil.Process().children(recursive=True)
     future = engine.submit([Request(f"story {i}", sampling=LONG) for i in range(40)])
     while not engine.stats().in_flight:
@@ -152,7 +152,7 @@ def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch:
     give = EarlyProcess.give
     monkeypatch.setattr(EarlyProcess, "give", lambda self, task: given.append(give(self, task)) or given[-1])
     engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, max_restarts=0))
-    # If this fails, vLLM starts its core in another environment than engine/setup/openmp.py says, or in another way.
+    # If this fails, vLLM starts its core in another environment than setup/openmp.py predicts, or in another way.
     assert given == [True] or openmp_environment() is None
     pids = engine.process_ids
     threads, raised = run_in_threads(engine, callers=3)
@@ -178,13 +178,13 @@ def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
     engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, stall_timeout=4.0, max_restarts=2))
     pids = engine.process_ids
 
-    # A caller that is interrupted (Ctrl-C) gives up its rows; the engine goes on for the others.
+    # A caller that is interrupted (Ctrl-C) gives up its rows. The engine continues for the other callers.
     def interrupt() -> None:
         while not engine.stats().in_flight:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    # A shell lets what it starts in the background ignore interrupts.
+    # If a shell has started this process in the background, it ignores interrupts. So the handler is set here.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
@@ -236,7 +236,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_no_process_is_left_when_the_owner_ends(tiny: str, tmp_path: Path, how: str) -> None:
-    """Neither by an exception at top level, where nothing more is said of it, nor by a kill in mid-generation."""
+    """Neither after an exception at top level, which causes no other error messages, nor after a kill at work."""
     script = tmp_path / "owner.py"
     script.write_text(OWNER, encoding="utf-8")
     with (tmp_path / "stderr").open("w") as stderr:

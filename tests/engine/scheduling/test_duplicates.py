@@ -1,4 +1,4 @@
-"""Identical rows once: who is computed, who gets whose answer, what happens when a caller leaves."""
+"""Identical rows: which one is computed, which ones get its answer, and what happens when a caller leaves."""
 
 from __future__ import annotations
 

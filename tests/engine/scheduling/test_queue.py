@@ -26,7 +26,7 @@ def drain(queue: PrefixQueue) -> list[Row]:
 
 
 def cached_run(rows: list[Row]) -> int:
-    """Count computed tokens of ``rows`` in this order, as vLLM's cache does when it forgets nothing."""
+    """Count the tokens that vLLM computes for ``rows`` in this order, with a cache that forgets nothing."""
     seen: set[tuple[int, ...]] = set()
     total = 0
     for row in rows:
@@ -39,7 +39,7 @@ def cached_run(rows: list[Row]) -> int:
 
 
 def random_prompts(seed: int, count: int) -> list[list[int]]:
-    """Prompts over few tokens, so that many share prefixes of many lengths."""
+    """Return prompts of only two different tokens, so that many of them share prefixes of many lengths."""
     rng = random.Random(seed)
     return [[rng.randrange(2) for _ in range(rng.randrange(1, 22))] for _ in range(count)]
 
@@ -50,7 +50,8 @@ def test_order_is_by_blocks_then_arrival() -> None:
     rows = [make_row(prompt) for prompt in prompts]
     queue.push(rows)
     order = [rows.index(row) for row in drain(queue)]
-    # Block 1,0,0,0 twice by arrival, then its continuation; the order of unlike blocks means nothing.
+    # First the two prompts with the one block 1,0,0,0, by arrival, then the prompt that continues after this block. The
+    # order of different blocks has no meaning.
     start = order.index(1)
     assert order[start : start + 3] == [1, 2, 3]
     assert sorted(order) == list(range(6))
@@ -71,7 +72,7 @@ def test_media_keep_together() -> None:
     queue = PrefixQueue(BLOCK, 8)
     queue.push(rows)
     assert [row.media for row in drain(queue)] == [b, b, a, a, b""]
-    # The same tokens after other media are other blocks to vLLM; the last block is always computed.
+    # For vLLM, the same tokens after other media are other blocks. It always computes the last block.
     assert queue.optimal_tokens == 5 * 4
     assert rows[0].digest != rows[1].digest == rows[4].digest
 
@@ -107,7 +108,7 @@ def test_late_rows_join_the_sweep_and_nobody_waits_for_a_second_one() -> None:
     assert queue.pop().token_ids[0] == 30
     queue.push([make_row([token] * BLOCK) for token in (5, 15, 35)])
     assert [row.token_ids[0] for row in drain(queue)] == [20, 15, 10, 5, 35]
-    # However many arrive ahead of the sweep, a row waits for at most one pass over the order.
+    # A row waits for one sweep at most, however many rows arrive ahead of the sweep.
     waiting = make_row([50] * BLOCK)
     queue.push([waiting])
     order = []
@@ -122,13 +123,13 @@ def test_a_row_goes_ahead_only_where_it_would_be_the_last() -> None:
     short = [make_row([token] * BLOCK, max_tokens=2) for token in reversed(range(40))]
     long = make_row([0] * BLOCK + [1] * BLOCK, max_tokens=10)
     queue.push([*short, long])
-    # All waiting rows need (40 * 2 + 10) / 4 = 22.5 steps; once 10 steps' worth or less is left, the long one goes.
+    # All waiting rows need (40 * 2 + 10) / 4 = 22.5 steps. When those left need 10 steps or fewer, the long row goes.
     order = drain(queue)
     place = order.index(long)
     left = sum(row.max_tokens for row in order[place:])
     assert left <= 10 * 4 < left + 2
     assert [row for row in order if row is not long] == short
-    # It shares a block with a short one: counted once, although the sweep passed there later.
+    # It shares a block with a short row. The block is counted once, although the sweep reached the short row later.
     assert queue.optimal_tokens == optimal_prompt_tokens([row.token_ids for row in order], BLOCK)
 
 
@@ -153,7 +154,7 @@ def test_many_late_rows_are_merged_into_the_sweep() -> None:
 
 
 def test_rows_that_come_and_go_are_never_mistaken_for_each_other() -> None:
-    """Rows are known by the identity of their keys: one that is gone must leave nothing that a new row could meet."""
+    """The queue knows rows by the ``id()`` of their keys. A new key may get the ``id()`` of a row that is gone."""
     rng = random.Random(5)
     queue = PrefixQueue(BLOCK, 2)
     waiting: dict[tuple[int, ...], int] = {}

@@ -12,7 +12,7 @@ from daft_vllm.engine.scheduling.replay import Replay, RestartBudget
 
 
 class Simulated:
-    """An engine that dies as soon as it is given a row that kills it, and answers the oldest other row else."""
+    """An engine that dies in a step with a deadly row inside. Otherwise a step answers the oldest row."""
 
     def __init__(self, rows: int, deadly: set[int], at_once: int) -> None:
         self.waiting = [self._row(number, number in deadly) for number in range(rows)]
@@ -28,7 +28,7 @@ class Simulated:
 
     def run(self) -> None:
         while self._admit() or self.inside:
-            # The deadly ones are found by a step that comes when as many rows are inside as may be.
+            # A step begins when as many rows as allowed are inside. One deadly row among them is enough.
             if any(row.deadly for row in self.inside):
                 self.deaths += 1
                 inside, self.inside = self.inside, []
@@ -75,12 +75,12 @@ def test_a_death_that_is_no_rows_fault_costs_none() -> None:
         replayed.append(row)
     assert replayed == rows
     assert replay.limit == 0
-    # The only row that there is gets a second chance too.
+    # A row that is alone in vLLM gets a second chance too.
     only: Any = SimpleNamespace(deaths=0)
     assert replay.blame([only]) is None
     assert replay.next(0) is only
     assert replay.next(1) is None
-    assert replay.blame([only], others=True) is None  # vLLM had another, which was dropped
+    assert replay.blame([only], others=True) is None  # vLLM had another row too, but that was dropped
     assert replay.next(0) is only
     assert replay.blame([only]) is only
 

@@ -1,4 +1,4 @@
-"""GPU ids and claims, on made-up masks and lock folders."""
+"""GPU ids and claims, with made-up masks and lock folders."""
 
 from __future__ import annotations
 

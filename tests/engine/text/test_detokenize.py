@@ -1,4 +1,4 @@
-"""Texts made at once are the texts that vLLM makes token by token."""
+"""A text that is decoded at once is the text that vLLM decodes token by token."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_same_texts(kind: str, smollm2: str) -> None:
         whole = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
         answers = [
             ids[: rng.randrange(1, len(ids) + 1)] for ids in whole for _ in range(40)
-        ]  # in characters' midst too
+        ]  # some end in the middle of a character
         answers += [[*ids, tokenizer.eos_token_id] for ids in whole]
         answers += [[rng.randrange(len(tokenizer)) for _ in range(rng.randrange(1, 12))] for _ in range(300)]
         prompt = tokenizer("A prompt of a few words, and this:")["input_ids"]
@@ -79,7 +79,7 @@ def test_the_same_texts(kind: str, smollm2: str) -> None:
             for stopped in (False, True):
                 made = ours.text(prompt, answer, params, stopped=stopped)
                 if made != of_vllm(tokenizer, prompt, answer, params, stopped=stopped):
-                    # Bytes at random that are no text: vLLM's stream gets stuck in them, or starts anew.
+                    # Random bytes that are no text: vLLM's stream gets stuck at them, or starts again.
                     assert "\ufffd" in tokenizer.decode(answer), (answer, made)
                     differing += 1
     assert differing < 0.1 * 6 * len(answers)
@@ -95,7 +95,7 @@ def test_words_that_stop_are_vllms(smollm2: str) -> None:
 
 
 def test_vllm_still_decodes_the_prompt() -> None:
-    """Why this is done: the stream of an answer's text starts with the whole prompt. When it doesn't, it can go."""
+    """Our detokenizer is needed because vLLM first decodes the whole prompt. If this fails, ours can go."""
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     assert "ids=request.prompt_token_ids" in inspect.getsource(FastIncrementalDetokenizer.__init__)

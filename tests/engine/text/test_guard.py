@@ -1,4 +1,4 @@
-"""What a value says stays text, whatever it says: no role and no medium comes from it."""
+"""A value in a prompt stays text, whatever it contains: it becomes no role and no medium."""
 
 from __future__ import annotations
 

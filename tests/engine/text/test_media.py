@@ -1,4 +1,4 @@
-"""Prompts with media, as the families' own processors have them; no engine is loaded here."""
+"""Prompts with media get the same tokens as from the models' own processors. No engine is loaded here."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ MODES: list[tuple[str, Any]] = [
 def test_images_of_every_mode_become_rgb(mode: str, pixels: Any) -> None:
     image = image_from_array(pixels)
     assert (image.mode, image.size) == ("RGB", (5, 4))
-    # Transparent pixels are seen on white.
+    # Transparent pixels become white.
     assert image.getpixel((0, 0)) == ((255,) * 3 if mode in ("RGBA", "LA") else (7,) * 3)
 
 

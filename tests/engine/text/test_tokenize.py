@@ -1,4 +1,4 @@
-"""Shared beginnings are tokenized once, and every text gets the token ids that the tokenizer gives it."""
+"""Beginnings that texts share are tokenized once, and each text gets the same token ids as from the tokenizer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def of_transformers(core: Any) -> Any:
 
 
 def gemma_like(prose: list[str]) -> Any:
-    """Return a tokenizer whose texts are not split into words, but no token goes on from a letter to a blank."""
+    """Return a tokenizer that doesn't split texts into words, but has no token with a blank after a letter."""
     words = pre_tokenizers.Sequence(
         [pre_tokenizers.Split("▁", "merged_with_next"), pre_tokenizers.Split("\n", "isolated")]
     )
@@ -149,12 +149,12 @@ def test_what_is_not_cut(prose: list[str]) -> None:
         return Tokenizer(of_transformers(changed)).cuts
 
     assert cuts()
-    # A blank is added at the start of each part, or whatever a normalizer of a kind that isn't known does.
+    # These add a blank at the start of each part, or have a normalizer of an unknown kind.
     assert not cuts(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True))
     assert not cuts(pre_tokenizer=pre_tokenizers.Metaspace())
     assert not cuts(normalizer=normalizers.Prepend("▁"))
     assert not cuts(normalizer=normalizers.Strip())
-    # Words that go on past blanks, as in SuperBPE; a look back across the cut; nothing known of words.
+    # Words that continue after a blank, as in SuperBPE; a pattern that looks back across the cut; no rule for words.
     assert not cuts(pre_tokenizer=split(r"\p{N}{1,3}"))
     assert not cuts(pre_tokenizer=split(r"(?<=a) \p{L}+|" + LLAMA_3))
     assert not cuts(pre_tokenizer=None)
@@ -164,17 +164,17 @@ def test_what_is_not_cut(prose: list[str]) -> None:
     superwords.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     assert any("e▁" in token for token in superwords.get_vocab())
     assert not Tokenizer(of_transformers(superwords)).cuts
-    # Added tokens that a cut could go through.
+    # A cut could go through these added tokens.
     for token in ("<begin of text>", AddedToken("END", rstrip=True)):
         changed = of_transformers(tokenizers.Tokenizer.from_str(core.to_str()))
         changed.add_tokens([token])
         assert not Tokenizer(changed).cuts
-    # Tokenizers in Python.
+    # A tokenizer in Python.
     assert not Tokenizer(object()).cuts
 
 
 def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the characters of each call of the tokenizer from here on."""
+    """Return a list to which each later call of the tokenizer appends its number of characters."""
     counts: list[int] = []
     encode = Tokenizer._encode
 
@@ -197,7 +197,7 @@ def test_each_shared_beginning_once(smollm2: str, monkeypatch: pytest.MonkeyPatc
     ours(texts, special_tokens=False)
     fewest = sum(map(len, outer)) + sum(len(text) - len(outer[0]) for text in inner)
     own = sum(map(len, texts)) - 10 * sum(map(len, inner))
-    # What lies between the last place to cut and the end of what is shared is tokenized again, some characters a row.
+    # The text between the last cut and the end of the shared part is tokenized again: some characters for each row.
     assert counts == [pytest.approx(fewest + own, abs=20 * len(texts))]
     assert sum(map(len, texts)) > 10 * counts[0]
     ours(texts[:1], special_tokens=False)
@@ -208,7 +208,7 @@ def test_each_shared_beginning_once(smollm2: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "12 " * 100_000, "a b " * 75_000, "\n" * 300_000])
 def test_long_texts(text: str) -> None:
-    """Work that grew with the square of their lengths would take minutes."""
+    """If the work grew with the square of the length, this would take minutes."""
     texts = [f"{text}{i}" for i in range(64)]
     cut = tokenize._cut(texts)
     if cut is not None:

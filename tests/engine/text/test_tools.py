@@ -1,4 +1,4 @@
-"""vLLM's tool parsers, as far as this package leans on them."""
+"""What this package relies on in vLLM's tool parsers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_calls_of_several_formats(reader: ToolReader, parser: str, text: str) ->
 
 
 def test_calls_that_are_not_whole(reader: ToolReader) -> None:
-    """Parsers of vLLM 0.32 log a call that they can't read, and give it out as text."""
+    """Parsers of vLLM 0.32 log a call that they can't read, and return it as text."""
     broken = read(reader, "hermes", 'Yes. <tool_call>\n{"name": "add", "arguments": {"a": 1\n</tool_call>')
     assert broken.error is not None
     assert broken.error.code == "invalid_output"
@@ -70,7 +70,7 @@ def test_calls_that_are_not_whole(reader: ToolReader) -> None:
         outcome = read(reader, parser, text)
         assert outcome.error is not None, (parser, outcome)
         assert "that can't be read" in outcome.error.message
-    # A mention is no call.
+    # A text that only mentions a call is not a call.
     for parser, text in (
         ("phi4_mini_json", "You can cache it with functools.lru_cache."),
         ("hermes", "A model writes <tool_call> before a call."),
