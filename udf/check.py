@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import daft
 
-from daft_vllm.engine.patches.registry import refusal, states, vllm_version
+from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
 from daft_vllm.engine.setup.config import check_engine_args
 from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
 from daft_vllm.engine.setup.preflight import check_constraint
-from daft_vllm.errors import DaftVLLMError, DeviceError, EngineStartError, ModelError
+from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, Card, card_named, card_of
 from daft_vllm.model_configs.memory import utilization_of
@@ -141,7 +141,7 @@ def check(
         ("disk", lambda: model_checks.check_disk(found), described),
         ("shared memory", lambda: _shared_memory(gpus), True),
         ("batches", lambda: _batches(df, parts, engines, given("batch_size")), df is not None),
-        ("changes of vLLM", lambda: _patches(gpus), bool(vllm_version())),
+        ("changes of vLLM", lambda: _patches(gpus, given("adapters")), bool(vllm_version())),
     ]
     for name, at, possible in later:
         if possible:
@@ -151,14 +151,16 @@ def check(
     return CheckReport(tuple(checks))
 
 
-def _patches(gpus: float) -> str | Check:
-    """Return which changes of vLLM fit the installed vLLM, and which are left out."""
-    concerned = [state for state in states() if not (gpus and state.patch.cpu_only)]
-    fitting = f"vLLM {vllm_version()}: {', '.join(one.patch.name for one in concerned if one.problem is None)} fit"
-    left_out = [(one.patch, one.problem) for one in concerned if one.problem is not None]
-    for patch, problem in left_out:
-        if patch.required:
-            raise EngineStartError(refusal(patch, problem))
+def _patches(gpus: float, adapters: Mapping[str, str] | None) -> str | Check:
+    """Return which changes of vLLM fit the installed vLLM, and which are left out.
+
+    Raises:
+        EngineStartError: no engine can run without one that doesn't fit.
+    """
+    found = states()
+    left_out = unfitting(found, cpu=not gpus, adapters=bool(adapters))
+    fit = [one.patch.name for one in found if one.problem is None and not (gpus and one.patch.cpu_only)]
+    fitting = f"vLLM {vllm_version()}: {', '.join(fit)} fit"
     if not left_out:
         return fitting
     listed = "; ".join(f"{patch.name} is left out ({problem}): {patch.without}" for patch, problem in left_out)

@@ -111,11 +111,17 @@ class PromptOptions:
             raise OptionError(f"retries is a whole number of at least 0, got {self.retries!r}.")
         if self.on_error not in ("null", "raise"):
             raise OptionError(f"on_error is 'null' or 'raise', got {self.on_error!r}.")
-        if self.use_process not in (True, False, "auto"):
+        if self.use_process != "auto" and not isinstance(self.use_process, bool):
             raise OptionError(f"use_process is True, False or 'auto', got {self.use_process!r}.")
-        for name, least in (("max_concurrency", self.max_concurrency), ("batch_size", self.batch_size)):
-            if least is not None and (not isinstance(least, int) or least < 1):
-                raise OptionError(f"{name} is a whole number of at least 1, got {least!r}.")
+        for name, number in (("max_concurrency", self.max_concurrency), ("batch_size", self.batch_size)):
+            if number is None and name == "batch_size":
+                continue
+            if not isinstance(number, int) or number < 1:
+                raise OptionError(f"{name} is a whole number of at least 1, got {number!r}.")
+        if not isinstance(self.turns, Sequence):
+            raise OptionError("turns is a list of pairs: the column of an answer, and the message that follows it.")
+        if not isinstance(self.examples, Sequence):
+            raise OptionError("examples is a list of pairs of a question and its answer, [('1 + 1?', 2)].")
         for name, given in (
             ("system_message", self.system_message is not None),
             ("turns", bool(self.turns)),
@@ -157,7 +163,7 @@ class PromptOptions:
         return is_column(getattr(self, name))
 
     def for_worker(self) -> PromptOptions:
-        """Return the options that a worker needs, without columns and without what the spec contains already."""
+        """Return the options without columns and without those that may be large, of which the spec has the result."""
         return replace(
             self,
             return_format=None,

@@ -26,6 +26,7 @@ from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.spec import PromptSpec
 
 _NOT_HERE = {
+    "return_format": "an argument of Daft's prompt itself, not of the provider",
     "turns": "more columns than Daft's prompt passes on",
     "details": "a column of another type than Daft's prompt makes for return_format",
     "use_process": "a choice that Daft's prompt makes itself",

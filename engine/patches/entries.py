@@ -250,6 +250,7 @@ PATCHES: tuple[Patch, ...] = (
         "lets vLLM use its own compiled kernels for RMS normalization, on a CPU with AMX",
         "a step takes up to a fifth longer on a CPU with AMX",
         (
+            Target("vllm.config.kernel", "KernelConfig.ir_op_priority"),
             Target("vllm.ir.op", "IrOp.register_impl", ("self", "provider", "supported", "supports_args", "inplace")),
             Target("vllm.ir.ops.layernorm", "rms_norm", ("x", "weight", "epsilon", "variance_size")),
             Target(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from daft_vllm.engine.setup.environment import AMX_KERNELS, CPU_KERNELS
 
 
 class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are not followed
@@ -22,7 +26,8 @@ class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are
         from daft_vllm.engine.patches.masks import register_cpu_masks
         from daft_vllm.engine.patches.registry import apply_patch
 
-        apply_patch("kernels", _register_kernels)
+        if not apply_patch("kernels", _register_kernels):
+            _forget_kernels(self.vllm_config.kernel_config.ir_op_priority)
         apply_patch("generators", register_cpu_generators)
         if not self.vllm_config.use_v2_model_runner:  # that one applies masks in another way
             apply_patch("masks", register_cpu_masks)
@@ -33,3 +38,11 @@ def _register_kernels() -> None:
     from daft_vllm.engine.patches.kernels import register_cpu_kernels  # this import needs vLLM's operators
 
     register_cpu_kernels()
+
+
+def _forget_kernels(priority: Any) -> None:
+    """Take the kernels out of the lists of operators' implementations: vLLM refuses a name that isn't registered."""
+    for operator in AMX_KERNELS["ir_op_priority"]:
+        names = getattr(priority, operator, None)
+        if names and CPU_KERNELS in names:
+            names.remove(CPU_KERNELS)

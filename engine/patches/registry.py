@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import NamedTuple
@@ -72,16 +72,28 @@ def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
             f"vLLM doesn't know daft-vllm's plugin ({PLUGIN}): this installation is incomplete, or too old. "
             "Install daft-vllm again."
         )
+    left_out = unfitting(_installed_states(), cpu=cpu, adapters=adapters)
+    for patch, problem in left_out:
+        _warn_once(patch, problem)
+    names = [patch.name for patch, _ in left_out]
+    os.environ[LEFT_OUT] = ",".join(names)
+    return frozenset(names)
+
+
+def unfitting(states: Iterable[State], *, cpu: bool, adapters: bool) -> list[tuple[Patch, str]]:
+    """Return the patches that an engine has to do without, and why. Arguments as in ``prepare_patches``.
+
+    Raises:
+        EngineStartError: the engine can't run without one of them.
+    """
     left_out = []
-    for patch, problem in _installed_states():
+    for patch, problem in states:
         if problem is None or (patch.cpu_only and not cpu):
             continue
         if patch.required or (patch.required_with_adapters and adapters):
             raise EngineStartError(refusal(patch, problem))
-        _warn_once(patch, problem)
-        left_out.append(patch.name)
-    os.environ[LEFT_OUT] = ",".join(left_out)
-    return frozenset(left_out)
+        left_out.append((patch, problem))
+    return left_out
 
 
 @functools.cache
@@ -108,14 +120,14 @@ def refusal(patch: Patch, problem: str) -> str:
     )
 
 
-def apply_patch(name: str, install: Callable[[], None]) -> None:
+def apply_patch(name: str, install: Callable[[], None]) -> bool:
     """Apply a patch in this process, unless it is left out.
 
     Raises:
         EngineStartError: the patch fails, and engines, or engines with adapters, can't run without it.
     """
     if name in os.environ.get(LEFT_OUT, "").split(","):
-        return
+        return False
     patch = next(patch for patch in PATCHES if patch.name == name)
     try:
         install()
@@ -124,6 +136,8 @@ def apply_patch(name: str, install: Callable[[], None]) -> None:
         if patch.required or patch.required_with_adapters:  # this process doesn't know whether there are adapters
             raise EngineStartError(refusal(patch, problem)) from e
         _warn_once(patch, problem)
+        return False
+    return True
 
 
 def vllm_version() -> str:

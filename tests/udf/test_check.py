@@ -278,6 +278,9 @@ def test_changes_of_vllm_that_do_not_fit_are_said(monkeypatch: pytest.MonkeyPatc
     without("masks")
     assert check(gpus=0)[name].status == "warning"
     assert "masks is left out (it is gone)" in check(gpus=0)[name].seen
+    without("adapter_ops")
+    assert check(gpus=0)[name].status == "warning"
+    assert check(gpus=0, adapters={"a": "owner/adapter"})[name].status == "failure"
     without("either_backend")
     assert check(gpus=0)[name].status == "failure"
     assert "daft-vllm" in check(gpus=0)[name].seen

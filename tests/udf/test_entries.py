@@ -159,6 +159,8 @@ def test_a_session_finds_the_provider(engine: OfflineEngine, smollm2: str) -> No
     [
         ({"details": True}, "use daft_vllm.prompt"),
         ({"max_retries": 3}, "retries"),
+        ({"return_format": int}, "return_format is an argument of Daft's prompt itself"),
+        ({"max_concurrency": None}, "at least 1"),
         ({"use_process": True}, "use daft_vllm.prompt"),
         ({"max_tokens": col("n")}, "is a column"),
         ({"max_concurrency": 2}, "one engine runs in the driver"),

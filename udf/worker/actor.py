@@ -50,15 +50,14 @@ _METRICS = (
 
 
 class _Batch(NamedTuple):
-    """A batch that was sent to the engine.
+    """A batch, and what becomes of its rows.
 
     Attributes:
         name: the name of the batch's first series.
         rows: how many rows it has.
-        refused: the outcomes of rows that were not sent to the engine, by row number.
+        refused: the outcomes of rows that are not sent to the engine, by row number.
         names: the name of each row's format. Each is None if all rows have the same format.
-        requests: the rows that were sent to the engine, by row number.
-        future: the outcomes of ``requests``, in their order.
+        requests: the rows that are sent to the engine, by row number.
     """
 
     name: str
@@ -66,10 +65,9 @@ class _Batch(NamedTuple):
     refused: Mapping[int, Outcome]
     names: list[str | None]
     requests: Mapping[int, Request]
-    future: Future[list[Outcome]]
 
 
-_Steps = Generator[Future[list[Outcome]], list[Outcome] | None, Series]
+_Steps = Generator[list[Request], list[Outcome] | None, Series]
 
 
 class PromptActor:
@@ -103,8 +101,8 @@ class PromptActor:
         steps = self._steps(columns)
         try:
             step = _next_step(steps)
-            while isinstance(step, Future):
-                step = _next_step(steps, step.result())
+            while isinstance(step, list):
+                step = _next_step(steps, self._submit(step).result())
         except CancelledError:
             self._raise_failure()
             raise
@@ -118,8 +116,9 @@ class PromptActor:
         steps = self._steps(columns)
         try:
             step = await asyncio.to_thread(_next_step, steps)
-            while isinstance(step, Future):
-                answers = await asyncio.wrap_future(step)
+            while isinstance(step, list):
+                future = await asyncio.to_thread(self._submit, step)
+                answers = await asyncio.wrap_future(future)
                 step = await asyncio.to_thread(_next_step, steps, answers)
         except asyncio.CancelledError:
             self._raise_failure()
@@ -127,16 +126,16 @@ class PromptActor:
         return step
 
     def _steps(self, columns: Sequence[Series]) -> _Steps:
-        """Answer a batch: yield a future of the engine's outcomes, receive the outcomes, and return the column.
+        """Answer a batch: yield requests, receive their outcomes, and return the column.
 
-        If there are retries, there is one more future for each.
+        If there are retries, each yields requests once more.
         """
-        batch = self._submit(columns)
-        outcomes = _outcomes_by_row(batch, (yield batch.future))
+        batch = self._batch_of(columns)
+        outcomes = _outcomes_by_row(batch, (yield list(batch.requests.values())))
         again = batch.requests
         for attempt in range(1, self._spec.options.retries + 1):
             again = self._retried_requests(batch, outcomes, again, attempt)
-            answers = yield self._submit_to_engine(list(again.values()))
+            answers = yield list(again.values())
             outcomes |= dict(zip(again, answers or (), strict=True))
         return self._result(batch, outcomes)
 
@@ -161,7 +160,7 @@ class PromptActor:
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
         return again
 
-    def _submit(self, columns: Sequence[Series]) -> _Batch:
+    def _batch_of(self, columns: Sequence[Series]) -> _Batch:
         spec = self._spec
         parts, others = columns[: self._cells.num_columns], list(columns[self._cells.num_columns :])
         rows = len(parts[0])
@@ -201,8 +200,7 @@ class PromptActor:
                 adapter=adapter,
                 toolbox=spec.toolbox,
             )
-        future = self._submit_to_engine(list(requests.values()))
-        return _Batch(parts[0].name(), rows, refused, names, requests, future)
+        return _Batch(parts[0].name(), rows, refused, names, requests)
 
     def _adapter_of(self, name: str | None) -> str | None:
         known = self._spec.engine.adapters
@@ -210,7 +208,7 @@ class PromptActor:
             raise OptionError(f"there is no adapter {name!r}: the column has to name one of {', '.join(known)}.")
         return name
 
-    def _submit_to_engine(self, requests: list[Request]) -> Future[list[Outcome]]:
+    def _submit(self, requests: list[Request]) -> Future[list[Outcome]]:
         self._raise_failure()
         future: Future[list[Outcome]] = Future()
         if not requests:
@@ -349,7 +347,7 @@ class PromptActor:
         return stats.as_dict()
 
 
-def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> Future[list[Outcome]] | Series:
+def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> list[Request] | Series:
     """Return the future of the outcomes that are needed next, or the column if none are needed."""
     try:
         return steps.send(answers)

@@ -124,7 +124,7 @@ class Library(ABC):
                 str(e),
                 "Write the length into the pattern: ^[a-z]{1,12}$" if with_length else "Write it without",
             )
-        return LoweredPattern(self.pattern(pattern) if with_length else None)
+        return LoweredPattern(self.pattern_or_finding(pattern, keyword, find).text if with_length else None)
 
     @abstractmethod
     def pattern_of_keys(self, keys: Node) -> str | None:

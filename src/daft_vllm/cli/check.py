@@ -18,7 +18,7 @@ from daft_vllm.udf.options import DEFAULT, option_default
 def check(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: this machine's card.")] = None,
-    gpus: Annotated[float | None, option("gpus")] = DEFAULT.gpus,
+    gpus: Annotated[float | None, option("gpus", "With --gpu: 1.")] = DEFAULT.gpus,
     engines: Annotated[int, option("max_concurrency", min=1)] = DEFAULT.max_concurrency,
     goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
     engine_args: Annotated[str, option("engine_args", "JSON.")] = "{}",

@@ -359,3 +359,12 @@ def test_random_texts_of_every_format_and_of_patterns_are_valid(backend: Any) ->
                 assert check.is_valid(json.loads(text)), (schema, text)
                 written += 1
     assert written > 1000
+
+
+def test_a_pattern_that_cannot_be_written_beside_a_length() -> None:
+    """Neither part can be enforced: both are findings, and the schema is left to validation."""
+    schema = {"type": "string", "pattern": r"\bfoo\b", "maxLength": 5}
+    with pytest.raises(SchemaError, match="pattern"):
+        enforcement_of(Constraint(json_schema=json.dumps(schema), backend="xgrammar"))
+    one = enforcement_of(Constraint(json_schema=json.dumps(schema), backend="xgrammar", enforce="validate"))
+    assert [finding.keyword for finding in one.unenforced] == ["pattern"]

@@ -153,3 +153,14 @@ def _float32() -> Any:
     import torch
 
     return torch.float32
+
+
+def test_kernels_that_could_not_be_registered_are_not_asked_for() -> None:
+    """vLLM refuses a name in these lists that no implementation has."""
+    from types import SimpleNamespace
+
+    from daft_vllm.engine.patches.executor import _forget_kernels
+
+    priority = SimpleNamespace(rms_norm=[CPU_KERNELS, "native"], fused_add_rms_norm=["native"], other=["x"])
+    _forget_kernels(priority)
+    assert priority == SimpleNamespace(rms_norm=["native"], fused_add_rms_norm=["native"], other=["x"])

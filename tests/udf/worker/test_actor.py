@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from daft import Series
 from daft.udf.metrics import _metrics_context
 
-from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
+from daft_vllm import Constraint, EngineConfig, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.errors import EngineDiedError, RowError
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.options import PromptOptions
@@ -52,8 +54,6 @@ def test_answers_that_do_not_satisfy_their_format_are_failures(
     engine: OfflineEngine, smollm2: str, tmp_path: Path
 ) -> None:
     """Nothing that vLLM returns is believed: an answer is checked against the format, and counted if it fails."""
-    from daft_vllm import Outcome
-
     actor = PromptActor(spec_of(smollm2, {"type": "object"}, progress_folder=str(tmp_path), on_error="raise"))
     actor._opened()
     outcomes = [Outcome(text='{"a": 1}', finish_reason="stop"), Outcome(text="[]", finish_reason="stop")]
@@ -79,3 +79,35 @@ def test_a_query_whose_engine_is_dead_for_good_opens_no_other(
         actor.answer(rows)
     with _metrics_context():
         assert PromptActor(spec_of(smollm2)).answer(rows).to_pylist() != [None]
+
+
+def test_a_batch_that_is_cancelled_while_it_is_parsed_asks_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its retries would be rows that nobody waits for."""
+    actor = PromptActor(spec_of("somewhere", ["yes", "no"], retries=2))
+    asked: list[int] = []
+    parsing, go_on = threading.Event(), threading.Event()
+
+    def submit(requests: list[Request]) -> Future[list[Outcome]]:
+        asked.append(len(requests))
+        future: Future[list[Outcome]] = Future()
+        future.set_result([Outcome("maybe", "stop")] * len(requests))
+        return future
+
+    def retried(*args: Any) -> dict[int, Request]:
+        parsing.set()
+        go_on.wait(10)
+        return {0: Request("again")}
+
+    monkeypatch.setattr(actor, "_submit", submit)
+    monkeypatch.setattr(actor, "_retried_requests", retried)
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(actor.answer_async(Series.from_pylist(["one", "two"], name="q")))
+        await asyncio.to_thread(parsing.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+
+    asyncio.run(cancelled())
+    assert asked == [2]
