@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from daft_vllm.engine.constraints.constraint import check_backend
+from daft_vllm.engine.constraints.constraint import BackendChoice, check_backend
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.errors import OptionError
 
@@ -64,7 +64,7 @@ class PromptOptions:
 
     return_format: Any = _option(None, "What every answer has to be.")
     enforce: Literal["strict", "validate"] = _option("strict", "What to do with a format that a grammar can't enforce.")
-    backend: Literal["auto", "xgrammar", "guidance"] = _option("auto", "The library that enforces the format.")
+    backend: BackendChoice = _option("auto", "The library that enforces the format.")
     describe_schema: bool = _option(True, "Describe the format in the prompt.")
     thinking: bool | None = _option(None, "Whether the model thinks before it answers.")
     tools: Sequence[Any] | Tools = _option((), "Functions that the model may call.")

@@ -7,6 +7,7 @@ from typing import Any, Literal, Unpack
 
 import daft
 
+from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.answers.formats import PerRow, Tools
 from daft_vllm.udf.columns.files import FileAccess
@@ -31,7 +32,7 @@ def prompt(
     return_format: Any = DEFAULT.return_format,
     *,
     enforce: Literal["strict", "validate"] = DEFAULT.enforce,
-    backend: Literal["auto", "xgrammar", "guidance"] = DEFAULT.backend,
+    backend: BackendChoice = DEFAULT.backend,
     describe_schema: bool = DEFAULT.describe_schema,
     thinking: bool | None = DEFAULT.thinking,
     tools: Sequence[Any] | Tools = DEFAULT.tools,

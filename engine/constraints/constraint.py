@@ -9,6 +9,8 @@ from daft_vllm.errors import OptionError
 
 Backend = Literal["xgrammar", "guidance"]
 """The library that enforces a constraint: vLLM's structured-output backends of these names."""
+BackendChoice = Literal["auto", Backend]
+"""A library, or the choice among them."""
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
@@ -38,7 +40,7 @@ class Constraint:
     regex: str | None = None
     grammar: str | None = None
     enforce: Literal["strict", "validate"] = "strict"
-    backend: Literal["auto", "xgrammar", "guidance"] = "auto"
+    backend: BackendChoice = "auto"
 
     def __post_init__(self) -> None:
         given = [name for name in ("json_schema", "choices", "regex", "grammar") if getattr(self, name) is not None]

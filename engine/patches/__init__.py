@@ -1,1 +1,1 @@
-"""Everything that is changed in vLLM."""
+"""Everything that is changed in vLLM. The list of it is in ``entries.py``."""

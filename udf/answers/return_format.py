@@ -18,6 +18,7 @@ from jsonschema.exceptions import best_match
 from pydantic import TypeAdapter, ValidationError
 
 from daft_vllm.engine import Constraint, ErrorValue, Outcome
+from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
@@ -58,7 +59,7 @@ class ReturnFormat:
         return_format: Any,
         *,
         enforce: Literal["strict", "validate"] = "strict",
-        backend: Literal["auto", "xgrammar", "guidance"] = "auto",
+        backend: BackendChoice = "auto",
     ) -> ReturnFormat:
         """Return the format for the ``return_format`` argument of ``prompt()``. That function's docstring lists them.
 

@@ -13,6 +13,7 @@ from daft import DataType
 from jsonschema.exceptions import best_match
 
 from daft_vllm.engine import ErrorValue, Outcome
+from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.engine.requests.toolbox import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, SchemaError
 from daft_vllm.udf.answers.formats import Tools
@@ -44,7 +45,7 @@ class CallFormat(ReturnFormat):
         *,
         parallel: bool,
         enforce: Literal["strict", "validate"],
-        backend: Literal["auto", "xgrammar", "guidance"],
+        backend: BackendChoice,
     ) -> CallFormat:
         """Return the format of the answers.
 

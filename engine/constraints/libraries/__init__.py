@@ -1,4 +1,4 @@
-"""The grammar libraries, one class each. To add one, add a class here and a name in ``Backend``."""
+"""The grammar libraries. To add one: write a class, name it in ``Backend``, and put an object in the list below."""
 
 from __future__ import annotations
 
