@@ -39,7 +39,7 @@ def test_nearly_all_are_accepted_and_refuse_no_valid_instance(cases: list[Case])
 
 
 def test_instances_are_what_they_say(cases: list[Case]) -> None:
-    for path in sorted(OWN_SCHEMAS.glob("*.json")):
+    for path in sorted(OWN_SCHEMAS.rglob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         check = validator_of(data["schema"])
         assert [check.is_valid(test["data"]) for test in data["tests"]] == [test["valid"] for test in data["tests"]]
