@@ -78,7 +78,9 @@ def _start(job: dict[str, Any], caches: Path | None) -> dict[str, float]:
     )
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
-    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    # vLLM's LLM may log to stdout as it ends.
+    line = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    result: dict[str, float] = json.loads(line)
     return result
 
 
