@@ -57,8 +57,11 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """Whether nothing failed. The report itself is true or false by it, too."""
         return all(check.status != "failure" for check in self.checks)
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as a dict that can be written as JSON."""
@@ -90,7 +93,7 @@ def check(
             visible, else 0.
 
     Returns:
-        A report. ``print`` shows a line for each check.
+        A report. ``ok`` says whether the job will run; ``print`` shows a line for each check.
     """
 
     def given(name: str) -> Any:

@@ -107,6 +107,8 @@ class PromptOptions:
         if self.enforce not in ("strict", "validate"):
             raise OptionError(f"enforce is 'strict' or 'validate', got {self.enforce!r}.")
         check_backend(self.backend)
+        if not isinstance(self.engine_args, Mapping | None):
+            raise OptionError(f"engine_args is a dict by vLLM's names, got {type(self.engine_args).__name__}.")
         if not isinstance(self.retries, int) or self.retries < 0:
             raise OptionError(f"retries is a whole number of at least 0, got {self.retries!r}.")
         if self.on_error not in ("null", "raise"):

@@ -40,6 +40,12 @@ _CATEGORIES = {
     op.CATEGORY_WORD: WORD,
     op.CATEGORY_NOT_WORD: ~WORD,
 }
+_UNSUPPORTED = {
+    op.ASSERT: "a lookahead or lookbehind assertion",
+    op.ASSERT_NOT: "a negative lookahead or lookbehind assertion",
+    op.AT: "a word boundary or an anchor in the middle",
+    op.GROUPREF: "a back reference",
+}
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
 _FLAGS = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII | re.LOCALE
 
@@ -261,7 +267,7 @@ class _Writer:
         if kind in _REPEATS:
             low, high, repeated = value
             return f"(?:{self.sequence(repeated)}){_count(int(low), int(high))}"
-        what = "a word boundary or an anchor in the middle" if kind is op.AT else str(kind).lower().replace("_", " ")
+        what = _UNSUPPORTED.get(kind) or str(kind).lower().replace("_", " ")
         raise UnsupportedPattern(f"{what} is not supported in a pattern")
 
     def _class(self, ranges: Ranges) -> str:

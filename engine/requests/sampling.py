@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -90,9 +90,7 @@ class SamplingOptions(BaseModel):
         try:
             return cls(**options)
         except ValidationError as e:
-            raise OptionError(
-                "; ".join(f"option {'.'.join(map(str, x['loc'])) or 'values'}: {x['msg']}" for x in e.errors())
-            ) from None
+            raise OptionError("; ".join(map(_problem, e.errors()))) from None
 
     @classmethod
     def check_names(cls, names: Iterable[str], *, also_known: tuple[str, ...] = ()) -> None:
@@ -124,3 +122,9 @@ class SamplingOptions(BaseModel):
         if self.temperature > 0 and self.seed is None:
             return self
         return self.replace({"seed": (self.seed or 0) + attempt, "temperature": max(self.temperature, 0.7)})
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """Return what pydantic found, with the option's name and value unless it is about several options."""
+    message = error["msg"].removeprefix("Value error, ")
+    return f"option {error['loc'][0]}: {message}, got {error['input']!r}" if error["loc"] else message

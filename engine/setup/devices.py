@@ -126,6 +126,11 @@ class GpuClaim:
         if len(self.ids) < wanted:
             free = len(self.ids)
             self.release()
+            if not ids:
+                raise DeviceError(
+                    f"an engine needs {gpus:g} GPU(s), and none is visible here: use gpus=0 for the CPU, or look "
+                    f"whether nvidia-smi lists one that {MASK} hides."
+                )
             raise DeviceError(
                 f"an engine needs {gpus:g} GPU(s), and {free} of the {len(ids)} visible here are free. Lower "
                 "max_concurrency or gpus, or let the query that uses them finish first (two prompt() columns in one "

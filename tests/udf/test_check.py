@@ -284,3 +284,8 @@ def test_changes_of_vllm_that_do_not_fit_are_said(monkeypatch: pytest.MonkeyPatc
     without("either_backend")
     assert check(gpus=0)[name].status == "failure"
     assert "daft-vllm" in check(gpus=0)[name].seen
+
+
+def test_a_report_is_true_if_the_job_will_run(smollm2: str) -> None:
+    assert check(model=smollm2, gpus=0)
+    assert not check(model=smollm2, gpus=0, max_concurrency=0)

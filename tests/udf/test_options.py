@@ -76,6 +76,7 @@ def test_every_option_has_a_line_of_help_which_the_command_shows() -> None:
         ({"use_process": 1}, "use_process is True, False or 'auto'"),
         ({"max_concurrency": None}, "max_concurrency is a whole number"),
         ({"turns": daft.col("x")}, "turns is a list of pairs"),
+        ({"engine_args": ["x"]}, "engine_args is a dict"),
         ({"examples": daft.col("x")}, "examples is a list of pairs"),
         ({"max_concurrency": 0}, "max_concurrency is a whole number"),
         ({"batch_size": 1.5}, "batch_size is a whole number"),

@@ -63,9 +63,8 @@ def parts_of(messages: Messages) -> list[Part]:
     if isinstance(messages, (daft.Expression, Part)):
         messages = [messages]
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
-        raise OptionError(
-            f"messages is a column, such as col('question'), or a list of columns, got {type(messages).__name__}."
-        )
+        got = "an empty list" if isinstance(messages, list) else type(messages).__name__
+        raise OptionError(f"messages is a column, such as col('question'), or a list of columns, got {got}.")
     return [part if isinstance(part, Part) else Part("auto", _column(part, "a part")) for part in messages]
 
 

@@ -37,6 +37,8 @@ def parse_template(template: str, columns: Iterable[str]) -> list[TemplatePart]:
                     f"Columns: {', '.join(names)}. Write {{{{ and }}}} for braces."
                 )
             parts.append(TemplatePart(text, name))
+    except OptionError:  # which is a ValueError too
+        raise
     except ValueError as e:
         raise OptionError(f"the prompt {template!r} cannot be read: {e}. Write {{{{ and }}}} for braces.") from None
     if not any(part.column for part in parts):

@@ -42,7 +42,7 @@ def run(
     gpus: Annotated[float | None, option("gpus")] = DEFAULT.gpus,
     max_concurrency: Annotated[int, option("max_concurrency", min=1)] = DEFAULT.max_concurrency,
     retries: Annotated[int, option("retries", min=0)] = DEFAULT.retries,
-    engine_args: Annotated[str, option("engine_args", """JSON: '{"dtype": "half"}'.""")] = "{}",
+    engine_args: Annotated[str, option("engine_args", """JSON: '{"dtype": "half"}', or @file of tune's.""")] = "{}",
     goal: Annotated[str | None, option("goal", "Default: short-job for a few hundred rows.")] = DEFAULT.goal,
     on_error: Annotated[
         OnError, typer.Option(help="raise: exit status 1 if a row failed. All rows are written in any case.")

@@ -7,7 +7,7 @@ import random
 import daft
 import pytest
 
-from daft_vllm import shared_first
+from daft_vllm import shared_first, template
 from daft_vllm.errors import OptionError
 
 
@@ -55,8 +55,6 @@ def test_repeating_lines_come_first_and_the_frame_stays() -> None:
 
 
 def plain(text: str, df: daft.DataFrame) -> daft.Expression:
-    from daft_vllm.udf.columns.template import template
-
     return template(text, df).alias("p")
 
 
@@ -88,3 +86,10 @@ def test_unknown_columns_are_said() -> None:
         shared_first(reviews(1, 1), "{revew}")
     with pytest.raises(OptionError, match="names no column"):
         shared_first(reviews(1, 1), "nothing")
+
+
+def test_a_misspelt_column_is_told_once() -> None:
+    with pytest.raises(OptionError) as error:
+        template("{reveiw}", daft.from_pydict({"review": ["x"]}))
+    assert str(error.value).count("Write {{") == 1
+    assert str(error.value).startswith("the prompt's field {reveiw} is not a column. Did you mean 'review'?")
