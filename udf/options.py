@@ -115,9 +115,10 @@ class PromptOptions:
             raise OptionError(f"on_error is 'null' or 'raise', got {self.on_error!r}.")
         if self.use_process != "auto" and not isinstance(self.use_process, bool):
             raise OptionError(f"use_process is True, False or 'auto', got {self.use_process!r}.")
-        for name, number in (("max_concurrency", self.max_concurrency), ("batch_size", self.batch_size)):
-            if number is None and name == "batch_size":
-                continue
+        numbers = {"max_concurrency": self.max_concurrency}
+        if self.batch_size is not None:
+            numbers["batch_size"] = self.batch_size
+        for name, number in numbers.items():
             if not isinstance(number, int) or number < 1:
                 raise OptionError(f"{name} is a whole number of at least 1, got {number!r}.")
         if not isinstance(self.turns, Sequence):

@@ -7,7 +7,6 @@ weights of the last adapter (on a GPU they are left alone). The operators here s
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,7 @@ _FIXED = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
 
 
 def fix_adapter_ops() -> None:
-    """Replace vLLM's operators by fixed ones in vLLM's core process on a CPU. Elsewhere do nothing."""
-    if "vllm.v1.engine.core" not in sys.modules:
-        return
+    """Replace vLLM's operators by fixed ones, on a CPU. For vLLM's core process."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():

@@ -7,7 +7,6 @@ before. So two expressions, or two rows, can share a model although their constr
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -18,9 +17,7 @@ _KEPT_GRAMMARS = 64
 
 
 def register_backend() -> None:
-    """Replace xgrammar's backend by this one in vLLM's core process. Elsewhere do nothing."""
-    if "vllm.v1.engine.core" not in sys.modules:
-        return
+    """Replace xgrammar's backend by this one. For vLLM's core process."""
     import vllm.v1.structured_output as structured_output
 
     structured_output.XgrammarBackend = _backend_class(structured_output.XgrammarBackend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from daft_vllm.engine.setup.guardian import OWNER_PID, exit_with_parent
 
@@ -12,6 +13,8 @@ def register() -> None:
     if OWNER_PID not in os.environ:
         return
     exit_with_parent()
+    if "vllm.v1.engine.core" not in sys.modules:  # this process is not the core's
+        return
     from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops
     from daft_vllm.engine.patches.either_backend import register_backend
     from daft_vllm.engine.patches.registry import apply_patch

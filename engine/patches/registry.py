@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daft_vllm.engine.patches.entries import PATCHES, Patch
-from daft_vllm.engine.patches.targets import Target, package_folder
+from daft_vllm.engine.patches.targets import Target
+from daft_vllm.engine.setup.sources import package_folder
 from daft_vllm.errors import EngineStartError
 
 logger = logging.getLogger("daft_vllm")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from daft_vllm.engine.setup.sources import module_source
 
 
 class Target(NamedTuple):
@@ -46,25 +47,6 @@ class Target(NamedTuple):
             if [name for name in names if name in self.parameters] != list(self.parameters):
                 return f"{self.module}.{self.name} takes ({', '.join(names)}), not ({', '.join(self.parameters)})"
         return None
-
-
-def package_folder(package: str) -> Path | None:
-    """Return the folder of an installed package, None where it isn't installed. The package is not imported."""
-    spec = importlib.util.find_spec(package)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def module_source(module: str, folder: Path | None = None) -> str | None:
-    """Return the text of a module, None if there is no such file; ``folder`` as in ``Target.problem``."""
-    package, *rest = module.split(".")
-    folder = folder or package_folder(package)
-    if folder is None:
-        return None
-    place = folder.joinpath(*rest)
-    for path in (place.with_suffix(".py"), place / "__init__.py"):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    return None
 
 
 @functools.lru_cache(maxsize=32)

@@ -8,10 +8,10 @@ import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from daft_vllm.engine.setup.adapters import check_adapters
+from daft_vllm.engine.setup.sources import module_source
 from daft_vllm.errors import MissingPackageError, OptionError, suggest
 
 INSTALL_HINT = (
@@ -121,22 +121,10 @@ def reasoning_parser(config: EngineConfig) -> str:
     return str(config.engine_args.get("reasoning_parser") or inner or "")
 
 
-def vllm_source(path: str) -> str | None:
-    """Return the text of a file of the installed vLLM, None if vLLM isn't installed or has no such file.
-
-    Reading a file avoids an import of vLLM, which takes seconds and much memory, too much for a driver.
-    """
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    file = Path(spec.submodule_search_locations[0]) / path
-    return file.read_text(encoding="utf-8") if file.is_file() else None
-
-
 @functools.cache
 def vllm_engine_arg_names() -> frozenset[str] | None:
     """Return the names of the installed vLLM's engine arguments, None if vLLM isn't installed."""
-    source = vllm_source("engine/arg_utils.py")
+    source = module_source("vllm.engine.arg_utils")
     if source is None:
         return None
     names: set[str] = set()

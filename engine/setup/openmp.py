@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import subprocess
 from glob import glob
-from pathlib import Path
+
+from daft_vllm.engine.setup.sources import package_folder
 
 
 def openmp_environment() -> dict[str, str] | None:
@@ -37,7 +37,7 @@ def _preload() -> str | None:
     preload = os.environ.get("LD_PRELOAD", "")
     if "libiomp" in preload or "libomp" in preload:
         return None
-    torch, vllm = _folder("torch"), _folder("vllm")
+    torch, vllm = package_folder("torch"), package_folder("vllm")
     if torch is None or vllm is None:
         return None
     if "libgomp" not in preload:
@@ -47,11 +47,6 @@ def _preload() -> str | None:
         found = glob(f"{vllm}/libs/libtcmalloc_minimal*.so*") or glob(f"{vllm}/libs/libtcmalloc.so*")
         preload = ":".join(filter(None, [*found[:1], preload]))
     return preload
-
-
-def _folder(package: str) -> Path | None:
-    spec = importlib.util.find_spec(package)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def _cpus() -> list[int] | None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from daft_vllm.engine.setup.config import vllm_source
 from daft_vllm.engine.setup.preflight import local_tokenizer, missing_weights, weight_files
+from daft_vllm.engine.setup.sources import module_source
 from daft_vllm.errors import DaftVLLMError, MissingPackageError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
 from daft_vllm.model_configs.advice import advice
@@ -189,7 +189,7 @@ def check_architecture(model: Model) -> str:
 @functools.cache
 def vllm_architectures() -> frozenset[str] | None:
     """Return the architectures of the installed vLLM, read from its source text; None if they can't be found there."""
-    source = vllm_source("model_executor/models/registry.py")
+    source = module_source("vllm.model_executor.models.registry")
     return frozenset(re.findall(r'^    "(\w+)": \(', source or "", re.MULTILINE)) or None
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from daft_vllm.engine.patches.targets import package_folder
+from daft_vllm.engine.setup.sources import package_folder
 
 
 def changed_vllm(folder: Path, module: str, changes: dict[str, str]) -> Path:

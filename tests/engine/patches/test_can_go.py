@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from daft_vllm.engine.patches.targets import module_source
+from daft_vllm.engine.setup.sources import module_source
 
 pytest.importorskip("vllm")
 
