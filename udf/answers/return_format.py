@@ -22,10 +22,11 @@ from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
+from daft_vllm.udf.answers.plain import PlainValues
 from daft_vllm.udf.answers.schema import column_type_and_json
 from daft_vllm.udf.answers.type_schema import forget_surroundings, schema_of_type, type_adapter
 from daft_vllm.udf.answers.validation import validator_of
-from daft_vllm.udf.answers.values import to_column_value
+from daft_vllm.udf.answers.values import Convert, column_converter
 
 
 class Parsed(NamedTuple):
@@ -110,7 +111,9 @@ class ReturnFormat:
         schema = schema_of_type(given)
         forget_surroundings(given)
         dtype, json_text = column_type_and_json(schema)
-        return cls(Constraint(json_schema=json.dumps(schema, ensure_ascii=False)), dtype, given, json_text)
+        form = cls(Constraint(json_schema=json.dumps(schema, ensure_ascii=False)), dtype, given, json_text)
+        _ = form._plain  # refuses a field that has no name in the schema
+        return form
 
     @classmethod
     def _of_schema(cls, schema: Mapping[str, Any]) -> ReturnFormat:
@@ -176,14 +179,12 @@ class ReturnFormat:
             return Parsed(text)  # only the backend can check it, and it allowed nothing else
         try:
             if self.python_type is not None:
-                # Dump the value at once: this gives JSON types, with dates and decimals as text.
-                value = self._adapter.dump_python(self._adapter.validate_json(text), mode="json", by_alias=True)
-            else:
-                value = pydantic_core.from_json(text, allow_inf_nan=False)
-                wrong = best_match(_validator(constraint.json_schema or "true").iter_errors(value))
-                if wrong is not None:
-                    return _invalid(f"{wrong.json_path}: {wrong.message}")
-            return Parsed(to_column_value(value, self.dtype))
+                return Parsed(self._column_value(self.python_value(text)))
+            value = pydantic_core.from_json(text, allow_inf_nan=False)
+            wrong = best_match(_validator(constraint.json_schema or "true").iter_errors(value))
+            if wrong is not None:
+                return _invalid(f"{wrong.json_path}: {wrong.message}")
+            return Parsed(self._convert(value))
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             at = ".".join(map(str, first["loc"])) or "the whole"
@@ -195,13 +196,44 @@ class ReturnFormat:
         """Return a text that ``parse`` accepted as a value of ``python_type``; without such a type, the text itself."""
         return text if self.python_type is None else self._adapter.validate_json(text)
 
+    def write(self, value: Any) -> str:
+        """Return a value as the JSON text that a model would write.
+
+        Raises:
+            PydanticSerializationError: JSON has no form for the value.
+        """
+        return (
+            pydantic_core.to_json(value, by_alias=True).decode()
+            if self.python_type is None
+            else self._plain.json(value)
+        )
+
+    def _column_value(self, validated: Any) -> Any:
+        """Return a value of ``python_type`` as the column holds it. A class of the user's may need its serializer."""
+        try:
+            return self._convert(self._plain.of(validated))
+        except (ValueError, TypeError, ArithmeticError):
+            try:
+                return self._convert(self._plain.by_serializers(validated))
+            except (ValueError, TypeError, ArithmeticError):
+                pass  # the first reason is the one that helps
+            raise
+
     @functools.cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return type_adapter(self.python_type)
 
+    @functools.cached_property
+    def _plain(self) -> PlainValues:
+        return PlainValues(self._adapter)
+
+    @functools.cached_property
+    def _convert(self) -> Convert:
+        return column_converter(self.dtype, self.json_text)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the type adapter: it doesn't pickle, and it can be made again."""
-        return {name: value for name, value in self.__dict__.items() if name != "_adapter"}
+        """Leave out what doesn't pickle, and can be made again."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_adapter", "_plain", "_convert")}
 
 
 def _invalid(message: str) -> Parsed:

@@ -42,7 +42,7 @@ def column_type_and_json(schema: Schema) -> tuple[DataType, list[str]]:
     ============================================  ==================================================================
     ``string``                                    string; ``format`` ``date``: date, ``date-time``: timestamp in UTC
     ``integer``, ``number``, ``boolean``          int64, float64, bool
-    ``object`` with ``properties``                struct
+    ``object`` with ``properties``                struct, unless ``additionalProperties`` allows other fields
     ``object`` with ``additionalProperties``      map from string, if it is a schema with a type of its own
     ``array`` with ``items``                      list, also where ``minItems`` = ``maxItems``
     ``array`` with ``prefixItems`` alone          struct of ``_0``, ``_1``, ... or of a ``NamedTuple``'s names
@@ -96,7 +96,8 @@ class _Typing:
 
     def _of_object(self, schema: Schema, pointer: str, seen: tuple[str, ...]) -> DataType:
         others = schema.get("additionalProperties")
-        if schema.get("properties") and not isinstance(others, Mapping) and "patternProperties" not in schema:
+        closed = others in (None, False) and "patternProperties" not in schema
+        if schema.get("properties") and closed:
             fields = {
                 name: self.type_of(part, f"{pointer}/{name}", seen) for name, part in schema["properties"].items()
             }

@@ -23,6 +23,9 @@ _WIDEST_DECIMAL = (38, 9)
 """All digits, and digits after the point, of a ``Decimal`` without bounds. Arrow's decimal128 holds at most 38."""
 _TIME_OF_DURATION = "([0-9]{1,2}H([0-9]{1,2}M)?([0-9]{1,2}S)?|[0-9]{1,2}M([0-9]{1,2}S)?|[0-9]{1,2}S)"
 _DURATION_PATTERN = f"^P([0-9]{{1,6}}D(T{_TIME_OF_DURATION})?|T{_TIME_OF_DURATION})$"
+_BASE64_PATTERN = (
+    "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"  # no unused bits are set
+)
 
 
 class ColumnSchema(GenerateJsonSchema):
@@ -61,13 +64,33 @@ class ColumnSchema(GenerateJsonSchema):
         return {"type": "string", "pattern": _DURATION_PATTERN, TYPE_HINT: "duration"}
 
     def bytes_schema(self, schema: Any) -> JsonSchemaValue:
-        """Return a string. The column holds its UTF-8 bytes."""
+        """Return a string. The column holds its UTF-8 bytes, or those that it encodes if ``val_json_bytes`` says so."""
+        least, most = schema.get("min_length", 0), schema.get("max_length")
+        encoding = self._config.val_json_bytes
+        if encoding == "hex":
+            count = f"{{{least},{'' if most is None else most}}}"
+            return {"type": "string", "pattern": f"^([0-9a-f]{{2}}){count}$", TYPE_HINT: "binary"}
+        if encoding == "base64":
+            if least or most is not None:
+                raise SchemaError(
+                    "return_format has bytes in base64 with min_length or max_length, which no grammar counts. "
+                    "Leave the lengths out, or use val_json_bytes='hex'."
+                )
+            return {"type": "string", "pattern": _BASE64_PATTERN, TYPE_HINT: "binary"}
         generated = super().bytes_schema(schema)
         return {**{name: value for name, value in generated.items() if name != "format"}, TYPE_HINT: "binary"}
 
     def url_schema(self, schema: Any) -> JsonSchemaValue:
         """Return a URL with a host name. Its scheme is ``http`` or ``https`` unless the type names others."""
         return {"type": "string", "pattern": url_pattern(list(schema.get("allowed_schemes") or ("http", "https")))}
+
+    def field_is_present(self, field: Any) -> bool:
+        """Leave out the fields of a dataclass that its ``__init__`` doesn't take."""
+        if field.get("init_only"):
+            raise SchemaError(
+                f"return_format has the InitVar {field['name']!r}, which a value doesn't keep: use a field."
+            )
+        return field.get("init") is not False and super().field_is_present(field)
 
     def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
         """Return an array, with the fields' names under ``NAMES_HINT``, since a JSON array has no names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,13 +82,17 @@ def turns_of(turns: Sequence[tuple[daft.Expression, Messages]]) -> list[tuple[da
     return found
 
 
-def examples_of(examples: Sequence[tuple[str, Any]]) -> tuple[Message, ...]:
-    """Return the messages of example questions and their answers. An answer that isn't a string is written as JSON.
+def examples_of(examples: Sequence[tuple[str, Any]], write: Callable[[Any], str]) -> tuple[Message, ...]:
+    """Return the messages of example questions and their answers.
+
+    Args:
+        examples: pairs of a question and its answer.
+        write: writes an answer that isn't a string as JSON.
 
     Raises:
         OptionError: ``examples`` is not a list of such pairs, or an answer can't be written as JSON.
     """
-    from pydantic_core import PydanticSerializationError, to_json
+    from pydantic_core import PydanticSerializationError
 
     messages: list[Message] = []
     for example in examples:
@@ -96,7 +100,7 @@ def examples_of(examples: Sequence[tuple[str, Any]]) -> tuple[Message, ...]:
             raise OptionError("examples is a list of pairs of a question and its answer, [('1 + 1?', 2)].")
         question, answer = example
         try:
-            text = answer if isinstance(answer, str) else to_json(answer, by_alias=True).decode()
+            text = answer if isinstance(answer, str) else write(answer)
         except PydanticSerializationError as e:
             raise OptionError(f"the answer of the example {question!r} can't be written as JSON: {e}") from None
         messages += [Message("user", (question,)), Message("assistant", (text,))]

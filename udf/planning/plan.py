@@ -55,7 +55,7 @@ def spec_of(
         options=options.for_worker(),
         parts=tuple(parts),
         turns=tuple(tuple(kinds) for kinds in turns),
-        examples=examples_of(options.examples),
+        examples=examples_of(options.examples, answer.format.write),
         preambles=preambles_of(answer.format) if describes else {},
         thinking=thinking,
         toolbox=answer.toolbox,

@@ -13,7 +13,7 @@ from daft_vllm.engine.constraints.references import resolve
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.answers.schema import column_type
-from daft_vllm.udf.answers.values import to_column_value
+from daft_vllm.udf.answers.values import column_converter
 
 TEXT, INT, FLOAT = DataType.string(), DataType.int64(), DataType.float64()
 
@@ -68,8 +68,12 @@ def test_references_that_lead_nowhere(reference: str) -> None:
 
 def test_values_are_shaped_for_their_column() -> None:
     dtype = DataType.struct({"a": TEXT, "b": DataType.list(FLOAT), "c": INT})
-    value = to_column_value({"a": {"k": [1]}, "b": [1, 2.5, None], "c": 3.0, "extra": 1}, dtype)
+    convert = column_converter(dtype, ["/a"])
+    value = convert({"a": {"k": [1]}, "b": [1, 2.5, None], "c": 3.0})
     assert value == {"a": '{"k": [1]}', "b": [1.0, 2.5, None], "c": 3}
+    for wrong in ({"a": 1, "extra": 1}, {"c": True}, {"b": 1}, {"b": ["x"]}, {"c": 2.5}, [1, 2, 3, 4], "text"):
+        with pytest.raises((TypeError, ValueError)):
+            convert(wrong)
     series = Series.from_arrow(pa.array([value, None], type=dtype.to_arrow_dtype()), dtype=dtype)
     assert series.to_pylist() == [value, None]
 
