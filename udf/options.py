@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from daft_vllm.engine.constraints.constraint import BackendChoice, check_backend
 from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -159,7 +160,10 @@ class PromptOptions:
         Raises:
             OptionError: a value is of the wrong type or out of range.
         """
-        return SamplingOptions.of({name: value for name, value in self.sampling.items() if not is_column(value)})
+        sampling = SamplingOptions.of({name: value for name, value in self.sampling.items() if not is_column(value)})
+        # The default of an option that is a column contradicts nothing: each row's own value does, or doesn't.
+        check_sampling({**sampling.model_dump(), **{name: None for name in self.row_sampling if name == "max_tokens"}})
+        return sampling
 
     def has_column(self, name: str) -> bool:
         """Whether an option is a column: each row has its own value."""

@@ -169,7 +169,9 @@ def prompt(
             repetition_penalty, seed, max_tokens, min_tokens, thinking_token_budget (with ``thinking=True``), stop,
             stop_token_ids, include_stop_str_in_output, ignore_eos, bad_words, logit_bias, allowed_token_ids,
             skip_special_tokens, spaces_between_special_tokens.
-            Each may be a column instead of a value: ``max_tokens=col("limit")``. Null: the default.
+            Each may be a column instead of a value: ``max_tokens=col("limit")``. Null: the default. With one ``seed``
+            for all rows, each row draws by a seed of its own, made from this one and its prompt; a column of seeds is
+            used as given.
 
     Returns:
         An expression of the type that ``return_format`` and ``details`` give.

@@ -17,6 +17,7 @@ from daft_vllm.engine.patches.front_end import forget_cached_environment, save_f
 from daft_vllm.engine.patches.registry import apply_patch, prepare_patches
 from daft_vllm.engine.process.early_core import early_core, take_early_core
 from daft_vllm.engine.process.early_main import gc_disabled, gc_frozen
+from daft_vllm.engine.process.ending import end_of_text, outcome_of
 from daft_vllm.engine.process.media_loader import MediaLoader
 from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.media import MediaError
@@ -68,6 +69,7 @@ class Core:
         self._reasoning = ReasoningSplitter(parser, tokenizer, llm.model_config) if parser else None
         self._tools = ToolReader(tokenizer, llm.model_config, parser)
         self._detokenizer = Detokenizer(tokenizer)
+        self._end_of_text = end_of_text(llm.model_config)
 
     @classmethod
     def start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
@@ -223,7 +225,7 @@ class Core:
             raise EngineDeadError  # nothing here aborts rows: the core is ending, after a SIGTERM for example
         if last is None:
             return Outcome.failed("engine_error", "vLLM returned no output", prompt_tokens=row.prompt_tokens)
-        outcome = _outcome(last, row)
+        outcome = outcome_of(last, row, self._end_of_text)
         completion = last.outputs[0]
         try:
             if not row.params.detokenize:
@@ -302,31 +304,6 @@ def _processes(llm: Any) -> list[psutil.Process]:
             process = psutil.Process(core.pid)
             found += [process, *process.children(recursive=True)]
     return found
-
-
-def _outcome(output: RequestOutput, row: Row) -> Outcome:
-    completion = output.outputs[0]
-    error = None
-    if completion.finish_reason not in ("stop", "length"):
-        error = ErrorValue(
-            "engine_error",
-            f"vLLM ended the row with finish reason {completion.finish_reason!r}",
-        )
-    elif row.constrained and completion.finish_reason == "length":
-        error = ErrorValue(
-            "truncated",
-            f"the answer was cut off after {len(completion.token_ids)} tokens, before it was complete: "
-            "raise max_tokens, or max_model_len if the prompt fills the context",
-        )
-    return Outcome(
-        text=completion.text,
-        finish_reason=completion.finish_reason,
-        prompt_tokens=row.prompt_tokens,
-        cached_tokens=output.num_cached_tokens or 0,
-        completion_tokens=len(completion.token_ids),
-        queue_seconds=row.queue_seconds,
-        error=error,
-    )
 
 
 def _without_thinking(outcome: Outcome, split: Split) -> Outcome:

@@ -17,6 +17,7 @@ ErrorCode = Literal[
     "invalid_request",
     "truncated",
     "invalid_output",
+    "format_failed",
     "engine_error",
 ]
 """Why a row has no value.
@@ -26,8 +27,8 @@ room for an answer in the model's context. ``invalid_prompt``: the chat template
 ``invalid_media``: an image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
 ``unavailable_media``: a medium can't be fetched, or must not be fetched. ``invalid_request``: vLLM or the engine
 refused the row's options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
-guided answer does not satisfy its format. ``engine_error``: vLLM failed on this row and continued, or died of it again
-and again.
+guided answer does not satisfy its format. ``format_failed``: the library that enforces the format gave up on this
+answer. ``engine_error``: vLLM failed on this row and continued, or died of it again and again.
 """
 
 
@@ -47,6 +48,7 @@ class Outcome(NamedTuple):
     Attributes:
         text: what the model wrote. It is kept even if ``error`` says it can't be used. None if nothing was generated.
         finish_reason: vLLM's reason, ``stop`` or ``length``; None if nothing was generated.
+        stop_reason: the text of ``stop`` or the token of ``stop_token_ids`` that ended the answer. None: neither did.
         prompt_tokens: tokens of the rendered prompt. 0 if it was never tokenized.
         cached_tokens: prompt tokens that came from the prefix cache.
         completion_tokens: tokens generated.
@@ -65,6 +67,7 @@ class Outcome(NamedTuple):
     error: ErrorValue | None = None
     reasoning: str | None = None
     tool_answer: ToolAnswer | None = None
+    stop_reason: str | int | None = None
 
     @classmethod
     def failed(cls, code: ErrorCode, message: str, *, prompt_tokens: int = 0) -> Outcome:

@@ -27,6 +27,8 @@ class Request:
         preamble: text before the prompt: at the end of the system message or, without one, at the beginning of the
             first user message.
         sampling: sampling options.
+        own_seed: the row's seed is made from ``sampling.seed`` and the row's prompt. With the same seed for all rows,
+            rows with different prompts would otherwise get the same random draws.
         constraint: what the output has to satisfy. None: free text.
         apply_chat_template: False sends ``prompt`` to the model as it is; None does so if the model has no template.
         chat_template_kwargs: arguments for the chat template.
@@ -42,6 +44,7 @@ class Request:
     examples: tuple[Message, ...] = ()
     preamble: str | None = None
     sampling: SamplingOptions = _DEFAULT
+    own_seed: bool = False
     constraint: Constraint | None = None
     apply_chat_template: bool | None = True
     chat_template_kwargs: Mapping[str, Any] | None = None

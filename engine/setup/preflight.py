@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import compile_error, enforcement_of
 from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
+from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import ModelError, SchemaError
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
-def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -> None:
+def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], sampling: Mapping[str, Any]) -> None:
     """Raise errors that would otherwise appear only after minutes of loading.
+
+    Args:
+        config: the engine to load.
+        constraints: what the answers have to satisfy.
+        sampling: the sampling options of all rows, by vLLM's names.
 
     Raises:
         MissingPackageError: vLLM is not installed.
-        OptionError: the installed vLLM does not know an engine argument.
+        OptionError: the installed vLLM does not know an engine argument, or refuses a sampling option.
         ModelError: the model's folder doesn't exist, contains no model, or lacks a file of weights.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
@@ -31,8 +37,42 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint]) -
     folder = Path(config.model).expanduser()
     if folder.is_dir() and config.engine_args.get("load_format") != "dummy" and (missing := missing_weights(folder)):
         raise ModelError(f"the folder {str(folder)!r} is not complete: {missing[0]} is missing.")
+    tokenizer_of = str(config.engine_args.get("tokenizer") or config.model)
+    check_sampling_for(config, sampling, constrained=bool(constraints), tokenizer_of=tokenizer_of)
     for constraint in constraints:
-        check_constraint(constraint, str(config.engine_args.get("tokenizer") or config.model))
+        check_constraint(constraint, tokenizer_of)
+
+
+def check_sampling_for(
+    config: EngineConfig, sampling: Mapping[str, Any], *, constrained: bool, tokenizer_of: str | None
+) -> None:
+    """Raise ``OptionError`` for sampling options that an engine can't use. ``sampling_rules`` has the rules.
+
+    Args:
+        config: the engine.
+        sampling: the sampling options of all rows, by vLLM's names.
+        constrained: whether the answers have to satisfy a constraint.
+        tokenizer_of: the model whose tokenizer is used. None: what needs it is not checked.
+    """
+    needs_tokenizer = tokenizer_of is not None and bool(sampling.get("bad_words"))
+    check_sampling(
+        # vLLM checks the ranges of each option by itself; whether two fit together was checked with the columns.
+        {**sampling, "max_tokens": None},
+        constrained=constrained,
+        gpus=config.gpus,
+        vocabulary=_vocabulary(Path(config.model).expanduser()),
+        tokenizer=local_tokenizer(tokenizer_of) if needs_tokenizer and tokenizer_of is not None else None,
+    )
+
+
+def _vocabulary(folder: Path) -> int | None:
+    """Return the number of tokens that a model in a folder knows, None where its config doesn't say so."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
 
 
 def check_model_folder(model: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 from typing import TYPE_CHECKING
 
 from daft_vllm.engine.constraints.constraint import Constraint
@@ -37,3 +39,25 @@ def sampling_params(sampling: SamplingOptions, constraint: Constraint | None, *,
         # way for each row.
         skip_clone=True,
     )
+
+
+def row_seed(seed: int, prompt: bytes, media: bytes) -> int:
+    """Return a row's own seed: the same for the same prompt, whatever the order, the batch and the engine.
+
+    Args:
+        seed: the seed of all rows.
+        prompt: the prompt's packed tokens.
+        media: digest of the prompt's media and adapter.
+
+    Returns:
+        A number of 63 bits.
+    """
+    digest = hashlib.blake2b(prompt, digest_size=8, salt=seed.to_bytes(8, "little", signed=True), person=media[:16])
+    return int.from_bytes(digest.digest(), "little") >> 1
+
+
+def with_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    """Return a copy with another seed. It shares the objects inside, as rows with the same options do."""
+    own = copy.copy(params)
+    own.seed = seed
+    return own

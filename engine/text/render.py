@@ -24,12 +24,13 @@ from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
 from daft_vllm.engine.requests.request import Request
 from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser
+from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.guard import TokenGuard
-from daft_vllm.engine.text.params import sampling_params
+from daft_vllm.engine.text.params import row_seed, sampling_params, with_seed
 from daft_vllm.engine.text.tokenize import Tokenizer
 from daft_vllm.engine.text.tools import ToolReader
-from daft_vllm.errors import ModelError, OptionError, SchemaError
+from daft_vllm.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -140,7 +141,7 @@ class RequestRenderer:
             except Exception as e:
                 rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
         media = {i: media_of(requests[i].messages()) for i in indices if _may_hold_media(requests[i])}
-        by_options: dict[tuple[int, int, bool | None, int], tuple[SamplingParams, bytes]] = {}
+        by_options: dict[tuple[object, ...], tuple[SamplingParams, bytes]] = {}
         for i, token_ids in zip(indices, self._tokenize(texts, [requests[i] for i in indices]), strict=True):
             request = requests[i]
             token_ids = self._truncated(request, token_ids)
@@ -154,22 +155,28 @@ class RequestRenderer:
                     prompt_tokens=len(token_ids),
                 )
             else:
-                key = (id(request.sampling), id(request.constraint), request.thinking, id(request.toolbox))
+                key = (
+                    *(id(request.sampling), id(request.constraint), id(request.toolbox)),
+                    *(request.thinking, request.own_seed),
+                )
                 try:
                     if key not in by_options:
                         by_options[key] = self._params(request), _options_digest(request)
-                except (OptionError, SchemaError) as e:
+                except Exception as e:  # whatever vLLM finds wrong with the options is this row's error
                     rows[i] = Outcome.failed("invalid_request", str(e), prompt_tokens=len(token_ids))
                     continue
                 params, options_digest = by_options[key]
                 constrained = request.constraint is not None
                 items = media.get(i, ())
+                packed, seen = pack_tokens(token_ids), media_digest(items, request.adapter)
+                if request.own_seed and params.seed is not None:
+                    params = with_seed(params, row_seed(params.seed, packed, seen))
                 rows[i] = Prepared(
-                    pack_tokens(token_ids),
+                    packed,
                     params,
                     constrained,
                     options_digest,
-                    media_digest(items, request.adapter),
+                    seen,
                     request.thinking,
                     items,
                     request.toolbox,
@@ -185,6 +192,13 @@ class RequestRenderer:
         sampling, toolbox = request.sampling, request.toolbox
         if toolbox is not None and self._tools.keeps_special_tokens(toolbox, thinking=bool(request.thinking)):
             sampling = sampling.replace({"skip_special_tokens": False})
+        check_sampling(
+            sampling.model_dump(),
+            constrained=request.constraint is not None,
+            gpus=self._config.gpus,
+            vocabulary=self._renderer.model_config.get_vocab_size(),
+            tokenizer=self._renderer.get_tokenizer(),
+        )
         return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.can_detokenize(sampling))
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
@@ -307,7 +321,8 @@ def _options_digest(request: Request) -> bytes:
     """Return a digest of everything but the prompt that determines the answer. Empty: the answer is drawn at random."""
     if request.sampling.temperature > 0 and request.sampling.seed is None:
         return b""
-    determining = (request.sampling, request.constraint, request.thinking, request.toolbox)
+    own_seed = request.own_seed and request.sampling.seed is not None
+    determining = (request.sampling, own_seed, request.constraint, request.thinking, request.toolbox)
     return hashlib.blake2b(repr(determining).encode(), digest_size=16).digest()
 
 

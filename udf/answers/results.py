@@ -30,6 +30,18 @@ def details_type(value: DataType) -> DataType:
     return struct
 
 
+def with_stop_named(parsed: Parsed, outcome: Outcome) -> Parsed:
+    """Name the stop text or token that ended an answer before its format was complete."""
+    if parsed.error is None or parsed.error.code != "invalid_output" or outcome.stop_reason is None:
+        return parsed
+    option = "stop" if isinstance(outcome.stop_reason, str) else "stop_token_ids"
+    message = (
+        f"{outcome.stop_reason!r} in {option} ended the answer before it was complete. Leave out of {option} what "
+        f"return_format needs ({parsed.error.message})"
+    )
+    return Parsed(None, parsed.error._replace(message=message))
+
+
 def value_array(parsed: list[Parsed], dtype: DataType) -> pa.Array:
     """Return the values as an Arrow array. A value that doesn't fit the type becomes an error in ``parsed``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from daft_vllm.engine.setup.preflight import check_sampling_for
 from daft_vllm.model_configs import Prompting, known_folder
 from daft_vllm.udf.columns.parts import PartKind, examples_of
 from daft_vllm.udf.options import PromptOptions
@@ -45,6 +46,8 @@ def spec_of(
     check_format(answer.format, tokenizer_of)
     thinking = thinking_of(options, engine, is_parsed=answer.is_parsed)
     sampling = options.common_sampling
+    constrained = bool(answer.format.constraints)
+    check_sampling_for(engine, sampling.model_dump(), constrained=constrained, tokenizer_of=tokenizer_of)
     describes = options.describe_schema and options.apply_chat_template is not False
     row_options = tuple(options.row_sampling)
     warn_about_format(answer.format, None if "max_tokens" in row_options else sampling.max_tokens, tokenizer_of)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from daft import Series
 from daft.udf.metrics import increment_counter
@@ -22,7 +22,7 @@ from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, OptionError, RowError, SchemaError
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.answers.results import result_series, value_array
+from daft_vllm.udf.answers.results import result_series, value_array, with_stop_named
 from daft_vllm.udf.answers.return_format import Parsed
 from daft_vllm.udf.columns.cells import CellReader
 from daft_vllm.udf.columns.files import FileAccess
@@ -194,6 +194,7 @@ class PromptActor:
                 preamble=spec.preambles.get(names[i]),
                 thinking=spec.thinking,
                 sampling=sampling,
+                own_seed="seed" not in spec.row_options,  # a column's seed is used as it is
                 constraint=constraint,
                 apply_chat_template=spec.options.apply_chat_template,
                 chat_template_kwargs=spec.chat_template_kwargs,
@@ -246,20 +247,24 @@ class PromptActor:
         if not options:
             yield from itertools.repeat(spec.sampling, rows)
             return
-        seen: dict[tuple[Any, ...], SamplingOptions | OptionError] = {}
+        seen: dict[str, SamplingOptions | OptionError] = {}
         for values in zip(*(series.to_pylist() for series in options), strict=True):
-            if values not in seen:
+            key = repr(values)  # lists and maps can't be keys
+            if key not in seen:
                 try:
                     given = {n: v for n, v in zip(spec.row_options, values, strict=True) if v is not None}
-                    seen[values] = spec.sampling.replace(given)
+                    seen[key] = spec.sampling.replace(given)
                 except OptionError as e:
-                    seen[values] = e
-            yield seen[values]
+                    seen[key] = e
+            yield seen[key]
 
     def _result(self, batch: _Batch, answered: Mapping[int, Outcome]) -> Series:
         spec = self._spec
         outcomes = [answered[i] for i in range(batch.rows)]
-        parsed = [spec.format.parse_outcome(name, outcome) for name, outcome in zip(batch.names, outcomes, strict=True)]
+        parsed = [
+            with_stop_named(spec.format.parse_outcome(name, outcome), outcome)
+            for name, outcome in zip(batch.names, outcomes, strict=True)
+        ]
         values = value_array(parsed, spec.format.dtype)
         self._report(outcomes, parsed)
         if spec.options.details:
@@ -274,7 +279,7 @@ class PromptActor:
                 started = time.monotonic()
                 config = with_card_settings(spec.engine)
                 config = replace(config, model=resolve_model(config.model))
-                check_before_load(config, spec.format.constraints)
+                check_before_load(config, spec.format.constraints, spec.sampling.model_dump())
                 if spec.toolbox is not None:
                     check_tool_parser(spec.toolbox.parser)
                 engine = shared_engine(
