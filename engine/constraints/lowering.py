@@ -30,7 +30,7 @@ from daft_vllm.engine.constraints.finding import NEVER, Finding, Node
 from daft_vllm.engine.constraints.keys import Keys, all_keys, keys_of
 from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Library
-from daft_vllm.engine.constraints.references import embedded_documents, resolve
+from daft_vllm.engine.constraints.references import embedded_documents, resolve, without_endless
 from daft_vllm.errors import SchemaError
 
 _MOST_BRANCHES = 256
@@ -57,7 +57,8 @@ def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgramm
 
     Raises:
         SchemaError: a reference can't be followed (it leads nowhere, out of the document, or to itself without end, or
-            is in a part with its own ``$id``), the schema is nested too deeply, or its choices multiply to too many.
+            is in a part with its own ``$id``), the schema is nested too deeply, its choices multiply to too many, or
+            no value of it ends.
     """
     for pointer in embedded_documents(schema):
         raise SchemaError(f"{pointer}: $id: the references in a part with its own $id aren't followed. Drop this $id.")
@@ -65,7 +66,13 @@ def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgramm
     root = lowering.lower(schema, "")
     if root is NEVER:
         return Lowered(None, lowering.findings)
-    return Lowered(lowering.with_definitions(root), lowering.findings, lowering.narrow)
+    lowered = without_endless(lowering.with_definitions(root))
+    if lowered is NEVER:
+        raise SchemaError(
+            "/: $ref: no value of the schema ends, because each contains another of its kind. Allow null, an empty "
+            "list or a missing field at one place."
+        )
+    return Lowered(lowered, lowering.findings, lowering.narrow)
 
 
 class _Lowering(Emitter):

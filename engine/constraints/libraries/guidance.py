@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from daft_vllm.engine.constraints.libraries.base import (
     LoweredString,
     StringRules,
 )
+from daft_vllm.engine.constraints.libraries.xgrammar import endless_rule, grammar_of
 from daft_vllm.engine.constraints.patterns import rust_pattern
 
 GUIDANCE_MARK = "%daft-vllm guidance\n"
@@ -85,6 +87,10 @@ class Guidance(Library):
             import llguidance.hf  # imports transformers, which the driver may not have
 
             ll_tokenizer = llguidance.hf.from_tokenizer(tokenizer)
+            if one.kind == "grammar":  # llguidance doesn't find out whether a grammar ends
+                with contextlib.suppress(Exception):  # xgrammar doesn't know all of llguidance's notation
+                    if endless := endless_rule(str(grammar_of(str(one.spec)))):
+                        return endless
         return str(llguidance.LLMatcher.validate_grammar(guidance_grammar(one), ll_tokenizer))
 
     @override

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -89,6 +90,8 @@ class Xgrammar(Library):
     @override
     def build(self, one: Enforcement, tokenizer: Any) -> str:
         grammar = _grammar(one)
+        if one.kind == "grammar" and (endless := endless_rule(str(grammar))):
+            return endless
         if grammar is not None and tokenizer is not None:
             _compiler(tokenizer).compile_grammar(grammar)
         return ""
@@ -108,13 +111,60 @@ def _grammar(one: Enforcement) -> Any:
     if one.kind == "regex":
         return Grammar.from_regex(spec)
     if one.kind == "grammar":
-        return Grammar.from_lark(spec) if is_lark(spec) else Grammar.from_ebnf(spec)
+        return grammar_of(spec)
     return None
+
+
+def grammar_of(text: str) -> Any:
+    """Return a user's grammar as xgrammar's. Raises if xgrammar doesn't understand it."""
+    from xgrammar import Grammar
+
+    return Grammar.from_lark(text) if is_lark(text) else Grammar.from_ebnf(text)
 
 
 def is_lark(grammar: str) -> bool:
     """Whether a grammar is in Lark's syntax and not in EBNF. As in vLLM, a grammar without ``::=`` is Lark."""
     return "::=" not in grammar
+
+
+_RULE = re.compile(r"^(\w+) ::= (.*)$", re.MULTILINE)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{(\d+)[^}]*\}|\w+|[()|*+?]')
+
+
+def endless_rule(grammar: str) -> str | None:
+    """Return a message that names the first rule of which no text ends, None if there is none.
+
+    Args:
+        grammar: as xgrammar prints it: alternatives of sequences in parentheses, one rule a line.
+    """
+    rules = {name: list(_TOKEN.finditer(body)) for name, body in _RULE.findall(grammar)}
+    ending: set[str] = set()
+    while more := {name for name in rules.keys() - ending if _ends(rules[name], rules.keys() - ending)}:
+        ending |= more
+    endless = next((name for name in rules if name not in ending), None)
+    return endless and f"no text of the rule {endless!r} ends, because each contains another of its kind"
+
+
+def _ends(tokens: Sequence[re.Match[str]], endless: Collection[str]) -> bool:
+    """Whether a rule has a text without any of the rules in ``endless``."""
+    # For each open parenthesis: whether an alternative before this one ends, and the parts of this one.
+    stack: list[tuple[bool, list[bool]]] = [(False, [])]
+    for token in tokens:
+        text = token[0]
+        done, parts = stack[-1]
+        if text == "(":
+            stack.append((False, []))
+        elif text == ")":
+            stack.pop()
+            stack[-1][1].append(done or all(parts))
+        elif text == "|":
+            stack[-1] = (done or all(parts), [])
+        elif text in ("*", "?") or token[1] == "0":
+            parts[-1:] = [True]
+        elif text != "+" and token[1] is None:
+            parts.append(text not in endless)
+    done, parts = stack[0]
+    return done or all(parts)
 
 
 @functools.lru_cache(maxsize=2)
