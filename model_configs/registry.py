@@ -8,11 +8,19 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from daft_vllm.errors import ModelError, OptionError, suggest
 from daft_vllm.model_configs.architecture import Architecture, architecture_of
 from daft_vllm.model_configs.packaged import Package, converted_folder, folder_of
+from daft_vllm.model_configs.sampling import Mode, Sampling
+
+_Thinking = Literal["never", "always", "switch"]
+_MODES: dict[_Thinking, tuple[Mode, ...]] = {
+    "never": ("not_thinking",),
+    "always": ("thinking",),
+    "switch": ("thinking", "not_thinking"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,16 +32,46 @@ class Prompting:
         chat_template_kwargs: arguments of the chat template, ``{"enable_thinking": false}`` for example.
         system_role: where the chat template puts a system message: in a turn of its own, elsewhere, or nowhere.
         thinking: ``"never"``, ``"always"``, or ``"switch"`` if an argument of the chat template turns it on or off.
+        thinks_by_default: for ``"switch"``, and only then: whether the model thinks if no argument says anything.
+        no_thinking_kwargs: arguments of the chat template that turn thinking off. ``enable_thinking`` and ``thinking``
+            are passed in any case.
+        no_thinking_text: text that then follows the chat template's, if the template leaves the thinking open.
         reasoning_parser: vLLM's name for the parser of the model's thinking. None: it doesn't think.
         tool_parser: vLLM's name for the parser of the model's tool calls. None: it isn't trained on tools.
+
+    Raises:
+        ValueError: the fields about thinking contradict each other.
     """
 
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     system_role: str = "a turn of its own"
-    thinking: Literal["never", "always", "switch"] = "never"
+    thinking: _Thinking = "never"
+    thinks_by_default: bool | None = None
+    no_thinking_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    no_thinking_text: str = ""
     reasoning_parser: str | None = None
     tool_parser: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.thinking not in get_args(_Thinking):
+            raise ValueError(f"thinking is one of {', '.join(get_args(_Thinking))}, got {self.thinking!r}.")
+        switched = self.thinking == "switch"
+        if switched != isinstance(self.thinks_by_default, bool):
+            raise ValueError('thinks_by_default is true or false if thinking is "switch", and not given otherwise.')
+        if not switched and (self.no_thinking_kwargs or self.no_thinking_text):
+            raise ValueError('no_thinking_kwargs and no_thinking_text need thinking = "switch".')
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Whether answers can begin with thinking, or without, or both."""
+        return _MODES[self.thinking]
+
+    def mode(self, thinking: bool | None) -> Mode:
+        """Return the mode of an answer. ``thinking``: what the prompt asks for; None: nothing."""
+        if len(self.modes) == 1:
+            return self.modes[0]
+        return "thinking" if (self.thinks_by_default if thinking is None else thinking) else "not_thinking"
 
 
 @dataclass(frozen=True)
@@ -67,7 +105,10 @@ class ModelConfig:
         task: ``"generate"`` or ``"embed"``.
         packages: Python packages that it needs beside vLLM's.
         prompting: how it expects its prompts.
-        sampling: the sampling options that its makers recommend. They are not applied automatically.
+        sampling: the sampling options that its makers recommend, for each of its modes. ``prompt()`` applies them with
+            ``recommended_sampling=True``. None: it generates nothing, or no file describes it.
+        remote_code: what the model needs Python code from its own repository for. vLLM then needs
+            ``trust_remote_code``, which only the user turns on. None: it needs none.
         engine_args: arguments of vLLM's engine for it, by vLLM's names.
         why: the reason for each of them, by the argument's name.
         cards: additional engine arguments on single cards, by the card's name.
@@ -89,7 +130,8 @@ class ModelConfig:
     task: Literal["generate", "embed"] = "generate"
     packages: Sequence[str] = ()
     prompting: Prompting = field(default_factory=Prompting)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling | None = None
+    remote_code: str | None = None
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
     cards: Mapping[str, Overlay] = field(default_factory=dict)
@@ -112,13 +154,26 @@ class ModelConfig:
 
     @classmethod
     def load(cls, path: Path) -> ModelConfig:
-        """Read a TOML file, in which ``"null"`` stands for None; an unknown or missing key is a ``TypeError``."""
+        """Read a TOML file, in which ``"null"`` stands for None.
+
+        Raises:
+            TypeError: a key is unknown or missing.
+            ValueError: what it says about thinking or about sampling can't be.
+        """
         data: dict[str, Any] = _with_nulls(tomllib.loads(path.read_text(encoding="utf-8")))
         package = data.pop("package", None)
         prompting = Prompting(**data.pop("prompting", {}))
         overlays = {name: Overlay(**values) for name, values in data.pop("cards", {}).items()}
         package = Package(**package) if package else None
-        return cls(**data, prompting=prompting, cards=overlays, package=package)
+        modes = data.pop("sampling", None)
+        sampling = Sampling(modes.pop("source", ()), modes) if modes is not None else None
+        stated, needed = set(modes or ()), set(prompting.modes) if data.get("task") != "embed" else set()
+        if stated != needed:
+            raise ValueError(
+                f"{path.name}: [sampling] has {', '.join(sorted(stated)) or 'no mode'}, and the model has "
+                f'{", ".join(sorted(needed)) or "none"}: state the numbers of each, or "null".'
+            )
+        return cls(**data, prompting=prompting, sampling=sampling, cards=overlays, package=package)
 
 
 def _with_nulls(value: Any) -> Any:

@@ -88,6 +88,15 @@ def resolve(
     return found
 
 
+def check_remote_code(config: ModelConfig | None, args: Mapping[str, Any]) -> None:
+    """Raise ``OptionError`` if the model needs code from its own repository, and the user doesn't say to trust it."""
+    if config is not None and config.remote_code is not None and args.get("trust_remote_code") is not True:
+        raise OptionError(
+            f"{config.hub_name} needs Python code from its own repository: {config.remote_code}. If you trust that "
+            'code, pass engine_args={"trust_remote_code": True}.'
+        )
+
+
 def card_settings(config: ModelConfig | None, card: Card) -> dict[str, Setting]:
     """Return a card's settings for every model and for this one; none of them is among the model's own settings."""
     found = {n: Setting(v, f"card {card.name}", card.why.get(n, "")) for n, v in card.engine_args.items()}

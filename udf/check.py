@@ -22,6 +22,7 @@ from daft_vllm.model_configs.memory import utilization_of
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
+from daft_vllm.udf.planning.conversation import check_recommends
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.preflight import model as model_checks
 from daft_vllm.udf.preflight.model import Model
@@ -126,6 +127,8 @@ def check(
         model = found.name if config_of(found.name) is not None else DEFAULT_MODEL
         looked_at = {"model": model, "engine_args": found.args, "goal": None, "gpus": gpus}
         spec_of(PromptOptions.of({**options, **looked_at}), ["auto"], use_process=True)
+        if given("recommended_sampling"):
+            check_recommends(found.name, config_of(found.name))
         return "known, and in range"
 
     look("engine options", engine_options)

@@ -68,6 +68,7 @@ class PromptOptions:
     backend: BackendChoice = _option("auto", "The library that enforces the format.")
     describe_schema: bool = _option(True, "Describe the format in the prompt.")
     thinking: bool | None = _option(None, "Whether the model thinks before it answers.")
+    recommended_sampling: bool = _option(False, "Use the sampling options that the model's makers recommend.")
     tools: Sequence[Any] | Tools = _option((), "Functions that the model may call.")
     tool_choice: str = _option("auto", "Whether the model has to call a tool: auto, required, or a tool's name.")
     tool_parser: str | None = _option(None, "vLLM's name of the parser of the model's calls.")
@@ -110,6 +111,8 @@ class PromptOptions:
         check_backend(self.backend)
         if not isinstance(self.engine_args, Mapping | None):
             raise OptionError(f"engine_args is a dict by vLLM's names, got {type(self.engine_args).__name__}.")
+        if not isinstance(self.recommended_sampling, bool):
+            raise OptionError(f"recommended_sampling is True or False, got {self.recommended_sampling!r}.")
         if not isinstance(self.retries, int) or self.retries < 0:
             raise OptionError(f"retries is a whole number of at least 0, got {self.retries!r}.")
         if self.on_error not in ("null", "raise"):

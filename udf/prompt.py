@@ -35,6 +35,7 @@ def prompt(
     backend: BackendChoice = DEFAULT.backend,
     describe_schema: bool = DEFAULT.describe_schema,
     thinking: bool | None = DEFAULT.thinking,
+    recommended_sampling: bool = DEFAULT.recommended_sampling,
     tools: Sequence[Any] | Tools = DEFAULT.tools,
     tool_choice: str = DEFAULT.tool_choice,
     tool_parser: str | None = DEFAULT.tool_parser,
@@ -99,6 +100,9 @@ def prompt(
             name of the model's parser in ``engine_args={"reasoning_parser": "qwen3"}``, for example. False: the chat
             template is asked to turn thinking off. None (default): False with ``tools`` or a ``return_format`` other
             than text, else the model's chat template decides.
+        recommended_sampling: True: sampling options that aren't given are those that the model's makers recommend, for
+            answers with thinking or for answers without, whichever this job has. ``daft-vllm config`` shows them. It is
+            an error if the makers recommend none, or if daft-vllm doesn't describe the model. Default False.
         tools: functions that the model may call: Python functions with type hints, Pydantic models, or dicts in
             OpenAI's form. The column is a struct of ``content`` (the text beside the calls, or null) and
             ``tool_calls``, a list of structs of ``name`` and ``arguments`` (JSON text, valid for the tool). daft-vllm

@@ -138,6 +138,14 @@ class SamplingOptions(BaseModel):
         """
         return SamplingOptions.of({**self.model_dump(exclude_unset=True), **options})
 
+    def over(self, others: Mapping[str, Any]) -> SamplingOptions:
+        """Return these options, and others where these were not given.
+
+        Raises:
+            OptionError: one of the others is of the wrong type or out of range.
+        """
+        return SamplingOptions.of({**others, **self.model_dump(exclude_unset=True)})
+
     def resampled(self, attempt: int) -> SamplingOptions:
         """Return options that give another answer at each attempt.
 

@@ -35,6 +35,8 @@ class EngineConfig:
         model: folder of a model, or its name on the Hugging Face hub.
         engine_args: arguments of vLLM's ``AsyncEngineArgs`` by vLLM's names. Checked by ``check_engine_args``.
         chat_template: Jinja text that replaces the model's own chat template. None: the model's.
+        no_thinking_text: text that follows the chat template's in requests with ``thinking=False``, for a model whose
+            template doesn't end the thinking itself.
         truncate_prompt_tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context
             allows, with one token left for the answer. None: never cut; a prompt that is too long is an error value.
         truncation_side: the side that is cut, ``"right"`` (the end) or ``"left"``.
@@ -58,6 +60,7 @@ class EngineConfig:
     model: str
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
+    no_thinking_text: str = ""
     truncate_prompt_tokens: int | None = None
     truncation_side: str = "right"
     adapters: Mapping[str, str] = field(default_factory=dict)

@@ -239,6 +239,8 @@ class RequestRenderer:
             ChatParams(chat_template=self._config.chat_template, chat_template_kwargs=kwargs),
         )
         text: str = prompt["prompt"]
+        if request.thinking is False and not continues_answer:
+            text += self._config.no_thinking_text
         return text
 
     def _as_openai(self, message: Message) -> dict[str, Any]:

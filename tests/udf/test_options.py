@@ -126,6 +126,7 @@ expression: daft.Expression = prompt(
     backend="guidance",
     describe_schema=False,
     thinking=True,
+    recommended_sampling=False,
     tools=[],
     tool_choice="auto",
     tool_parser="hermes",

@@ -12,7 +12,7 @@ from daft_vllm.engine.setup.devices import visible_gpus
 from daft_vllm.engine.setup.preflight import check_model_folder
 from daft_vllm.errors import OptionError, suggest
 from daft_vllm.model_configs import ModelConfig, Prompting, check_known_model, config_of
-from daft_vllm.model_configs.resolution import resolve
+from daft_vllm.model_configs.resolution import check_remote_code, resolve
 from daft_vllm.udf.options import PromptOptions
 
 logger = logging.getLogger("daft_vllm")
@@ -41,7 +41,8 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         prompting: the model's own settings for prompts.
 
     Raises:
-        OptionError: an engine argument or an adapter is unknown or contradicts another option.
+        OptionError: an engine argument or an adapter is unknown or contradicts another option, or the model needs code
+            that the user doesn't trust.
     """
     adapters, adapter = options.adapters or {}, options.adapter
     if adapter is not None and not adapters:
@@ -49,10 +50,12 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
     if isinstance(adapter, str) and adapter not in adapters:
         raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters)}")
     settings = resolve(known, goal=options.goal, user=options.engine_args)
+    check_remote_code(known, options.engine_args or {})
     return EngineConfig(
         model=options.model,
         engine_args={name: setting.value for name, setting in settings.items()},
         chat_template=options.chat_template or prompting.chat_template,
+        no_thinking_text="" if options.chat_template else prompting.no_thinking_text,
         truncate_prompt_tokens=options.truncate_prompt_tokens,
         truncation_side=options.truncation_side,
         adapters={name: _absolute(place) for name, place in adapters.items()},

@@ -9,7 +9,7 @@ from daft_vllm.model_configs import Prompting, known_folder
 from daft_vllm.udf.columns.parts import PartKind, examples_of
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.planning.answer import answer_of, check_format, preambles_of, warn_about_format
-from daft_vllm.udf.planning.conversation import template_kwargs, thinking_of
+from daft_vllm.udf.planning.conversation import recommended_numbers, template_kwargs, thinking_of
 from daft_vllm.udf.planning.engine import engine_config, known_config
 from daft_vllm.udf.worker.spec import PromptSpec
 
@@ -45,7 +45,10 @@ def spec_of(
     tokenizer_of = None if use_process else str(engine.engine_args.get("tokenizer") or known_folder(options.model))
     check_format(answer.format, tokenizer_of)
     thinking = thinking_of(options, engine, is_parsed=answer.is_parsed)
+    kwargs = template_kwargs(options, prompting, thinking)
     sampling = options.common_sampling
+    if options.recommended_sampling:
+        sampling = sampling.over(recommended_numbers(options, known, thinking, kwargs))
     constrained = bool(answer.format.constraints)
     check_sampling_for(engine, sampling.model_dump(), constrained=constrained, tokenizer_of=tokenizer_of)
     describes = options.describe_schema and options.apply_chat_template is not False
@@ -62,7 +65,7 @@ def spec_of(
         preambles=preambles_of(answer.format) if describes else {},
         thinking=thinking,
         toolbox=answer.toolbox,
-        chat_template_kwargs=template_kwargs(options, prompting, thinking),
+        chat_template_kwargs=kwargs,
         row_options=row_options,
         row_system_message=options.has_column("system_message"),
         row_adapter=options.has_column("adapter"),

@@ -18,6 +18,7 @@ from daft_vllm.model_configs.advice import advice
 from daft_vllm.model_configs.cards import GIB, card_of
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
+from daft_vllm.model_configs.sampling import WORDS
 from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
 from daft_vllm.udf.options import DEFAULT
 
@@ -45,6 +46,8 @@ class ModelReport:
             "parameters": self.model.parameters,
             "licence": self.model.licence,
             "gated": self.model.gated,
+            "remote_code": self.model.remote_code,
+            "sampling": self.model.sampling and dict(self.model.sampling.modes),
             "settings": {name: dataclasses.asdict(setting) for name, setting in self.settings.items()},
             "memory": plan
             and {
@@ -102,6 +105,13 @@ def model_report(
     return ModelReport(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences)
 
 
+def thinking_words(config: ModelConfig) -> str:
+    """Return when a model thinks, in words."""
+    if config.prompting.thinking != "switch":
+        return config.prompting.thinking
+    return "unless switched off" if config.prompting.thinks_by_default else "if switched on"
+
+
 def print_report(what: ModelReport, console: Console) -> None:
     """Print tables."""
     config = what.model
@@ -109,7 +119,7 @@ def print_report(what: ModelReport, console: Console) -> None:
     console.print(f"{config.hub_name}: {config.parameters / 1e9:.2f}B parameters, {described}", highlight=False)
     console.print(
         f"takes {', '.join(config.modalities)}; context {config.max_model_len}; licence {config.licence}"
-        f"{', gated' if config.gated else ''}; thinking: {config.prompting.thinking}",
+        f"{', gated' if config.gated else ''}; thinking: {thinking_words(config)}",
         highlight=False,
     )
     settings = Table("setting", "value", "from", "why", title="engine_args")
@@ -121,9 +131,14 @@ def print_report(what: ModelReport, console: Console) -> None:
         settings.add_row(name, str(setting.value), setting.origin, setting.why)
     settings.caption = "All others are vLLM's defaults."
     console.print(settings)
-    if config.sampling:
-        recommended = ", ".join(f"{name}={value}" for name, value in config.sampling.items())
-        console.print(f"recommended by its makers, not applied automatically: {recommended}", highlight=False)
+    if config.remote_code is not None:
+        console.print(f"needs trust_remote_code=True in engine_args: {config.remote_code}", highlight=False)
+    modes = config.sampling.modes if config.sampling is not None else {}
+    for mode, numbers in modes.items():
+        recommended = ", ".join(f"{name}={value}" for name, value in (numbers or {}).items()) or "nothing"
+        console.print(f"its makers recommend{WORDS[mode] if len(modes) > 1 else ''}: {recommended}", highlight=False)
+    if any(modes.values()):
+        console.print("recommended_sampling=True applies that.")
     plan = what.plan
     if plan is None:
         console.print("Add --gpu to see whether it fits a card, and how fast it can be.")

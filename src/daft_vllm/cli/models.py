@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from daft_vllm.cli.config import thinking_words
 from daft_vllm.cli.terminal import fail, quiet
 from daft_vllm.errors import DaftVLLMError, OptionError
 from daft_vllm.model_configs import ModelConfig, known_models
@@ -49,6 +50,7 @@ class ModelEntry:
             "takes": list(model.modalities),
             "task": model.task,
             "thinking": model.prompting.thinking,
+            "thinks_by_default": model.prompting.mode(None) == "thinking",
             "tools": model.prompting.tool_parser is not None,
             "licence": model.licence,
             "gated": model.gated,
@@ -98,7 +100,7 @@ def print_models(lines: list[ModelEntry], gpu: str | None, console: Console) -> 
         if wide:
             cells += [
                 model.hub_name,
-                {"never": "", "switch": "if asked", "always": "always"}[model.prompting.thinking],
+                "" if model.prompting.thinking == "never" else thinking_words(model),
                 "yes" if model.prompting.tool_parser else "",
                 f"{model.licence}{', gated' if model.gated else ''}",
             ]
