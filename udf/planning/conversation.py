@@ -12,22 +12,34 @@ from daft_vllm.model_configs import ModelConfig, Prompting
 from daft_vllm.model_configs.sampling import WORDS, Sampling
 from daft_vllm.udf.options import PromptOptions
 
+BLIND_PARSERS = frozenset({"hunyuan_a13b", "openai_gptoss"})
+"""vLLM's reasoning parsers that find the end of the thinking in a finished answer, but not while it is written: to the
+first it never ends, to the second it has always ended (``is_reasoning_end`` in ``vllm/reasoning``)."""
 _SWITCHES = ("enable_thinking", "thinking")
 """Arguments of chat templates that turn thinking on or off. A prompt that asks for either gets both."""
 
 
-def thinking_of(options: PromptOptions, engine: EngineConfig, *, is_parsed: bool) -> bool | None:
+def thinking_of(
+    options: PromptOptions, engine: EngineConfig, *, is_parsed: bool, is_enforced: bool = False
+) -> bool | None:
     """Return whether the prompt asks the model to think (True), not to think (False), or neither (None).
 
     Args:
         options: the options of ``prompt()``.
         engine: how the engine is started.
         is_parsed: whether the answer is more than a text.
+        is_enforced: whether a format is enforced.
 
     Raises:
         OptionError: the model should think, but the engine doesn't know where its thinking ends.
     """
-    if options.thinking and not reasoning_parser(engine):
+    parser = reasoning_parser(engine)
+    if options.thinking and is_enforced and parser in BLIND_PARSERS:
+        raise OptionError(
+            f"thinking=True with an enforced format: vLLM's parser {parser!r} doesn't find where the thinking ends, so "
+            "the format can't begin there. Leave thinking out, or leave the format out."
+        )
+    if options.thinking and not parser:
         raise OptionError(
             "thinking=True needs to know where this model's thinking ends: pass vLLM's name of the model's parser, "
             'engine_args={"reasoning_parser": "qwen3"} for example.'

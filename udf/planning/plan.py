@@ -44,7 +44,8 @@ def spec_of(
     # With processes the driver stays small: only the workers import torch, which xgrammar and tokenizers need.
     tokenizer_of = None if use_process else str(engine.engine_args.get("tokenizer") or known_folder(options.model))
     check_format(answer.format, tokenizer_of)
-    thinking = thinking_of(options, engine, is_parsed=answer.is_parsed)
+    enforced = bool(answer.format.constraints)
+    thinking = thinking_of(options, engine, is_parsed=answer.is_parsed, is_enforced=enforced)
     kwargs = template_kwargs(options, prompting, thinking)
     sampling = options.common_sampling
     if options.recommended_sampling:
