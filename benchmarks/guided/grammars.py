@@ -10,6 +10,7 @@ from typing import Any
 
 from daft_vllm.engine.constraints.libraries.base import Enforcement
 from daft_vllm.engine.constraints.libraries.guidance import guidance_grammar
+from daft_vllm.engine.constraints.libraries.trial import parser_limits
 
 
 def acceptor(one: Enforcement) -> Callable[[str], bool]:
@@ -39,7 +40,7 @@ def _bytes_tokenizer() -> Any:
 def _guidance_accepts(grammar: Any, text: str) -> bool:
     import llguidance
 
-    matcher = llguidance.LLMatcher(_bytes_tokenizer(), grammar, log_level=0)
+    matcher = llguidance.LLMatcher(_bytes_tokenizer(), grammar, log_level=0, limits=parser_limits())
     tokens = _bytes_tokenizer().tokenize_str(text)
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
@@ -91,7 +92,7 @@ def _guidance_walk(one: Enforcement) -> _Walk:
     mask = llguidance.numpy.allocate_token_bitmask(1, tokenizer.vocab_size)
 
     def begin() -> tuple[Callable[[], list[int]], Callable[[int], None]]:
-        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
 
         def allowed() -> list[int]:
             if matcher.is_stopped():

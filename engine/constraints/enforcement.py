@@ -40,6 +40,7 @@ def enforcement_of(constraint: Constraint, *, build: bool = True) -> Enforcement
     """
     why: list[str] = []
     candidates: list[Enforcement] = []
+    strict = constraint.enforce == "strict"
     libraries = LIBRARIES.values() if constraint.backend == "auto" else (LIBRARIES[constraint.backend],)
     for library in libraries:
         one = _translated(constraint, library)
@@ -47,20 +48,27 @@ def enforcement_of(constraint: Constraint, *, build: bool = True) -> Enforcement
             why.append(one)
             continue
         why += [str(finding) for finding in one.unenforced if str(finding) not in why]
-        if one.unenforced and constraint.enforce == "strict":
+        if one.unenforced and strict:
             continue
         candidates.append(one)
         if not one.unenforced and not one.narrow:
             break  # the other library is not needed
-    for one in sorted(candidates, key=lambda one: (len(one.unenforced), one.narrow)):
+    candidates.sort(key=lambda one: (len(one.unenforced), one.narrow))
+    tried: set[str] = set()
+    while candidates:
+        one = candidates.pop(0)
+        tried.add(one.backend)
         library = LIBRARIES[one.backend]
         can_build = build or library.builds_without_torch
         error = _within_time(functools.partial(library.build_error, one)) if can_build else None
         if error is None:
             return one
         why.append(f"{one.backend} can't build the grammar: {error}")
+        if not candidates:  # now a library is needed that wasn't looked at
+            others = (_translated(constraint, other) for other in libraries if other.name not in tried)
+            candidates += [o for o in others if isinstance(o, Enforcement) and not (o.unenforced and strict)]
     listed = "\n".join(f"  {line}" for line in why)
-    hint = f"\n{_VALIDATE_HINT}" if constraint.enforce == "strict" and constraint.json_schema is not None else ""
+    hint = f"\n{_VALIDATE_HINT}" if strict and constraint.json_schema is not None else ""
     raise SchemaError(f"return_format can't be enforced while an answer is written:\n{listed}{hint}")
 
 

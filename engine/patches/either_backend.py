@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import Any
 
 from daft_vllm.engine.constraints.libraries.guidance import GUIDANCE_MARK
+from daft_vllm.engine.constraints.libraries.trial import parser_limits
 
 _KEPT_GRAMMARS = 64
 
@@ -26,6 +27,11 @@ def register_backend() -> None:
 def _backend_class(xgrammar_backend: Any) -> Any:
     from vllm.v1.structured_output.backend_guidance import GuidanceBackend, GuidanceGrammar
 
+    class HonestGrammar(GuidanceGrammar):  # type: ignore[misc]  # vLLM's types are not followed
+        def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+            """Refuse tokens after an error. vLLM accepts them: the answer would end early, as if it were complete."""
+            return bool(super().accept_tokens(request_id, tokens)) and not self.ll_matcher.is_error()
+
     class EitherBackend(xgrammar_backend):  # type: ignore[misc]  # vLLM's types are not followed
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -37,7 +43,7 @@ def _backend_class(xgrammar_backend: Any) -> Any:
             if not grammar_spec.startswith(GUIDANCE_MARK):
                 return super().compile_grammar(request_type, grammar_spec, stop_token_ids=stop_token_ids)
             tokenizer, matcher = self._fresh_matcher(grammar_spec)
-            return GuidanceGrammar(ll_matcher=matcher, ll_tokenizer=tokenizer, vocab_size=self.vocab_size)
+            return HonestGrammar(ll_matcher=matcher, ll_tokenizer=tokenizer, vocab_size=self.vocab_size)
 
         def _fresh_matcher(self, spec: str) -> tuple[Any, Any]:
             """Return a new matcher. A grammar is compiled once, for the first request that uses it."""
@@ -48,7 +54,8 @@ def _backend_class(xgrammar_backend: Any) -> Any:
                     self._guidance = GuidanceBackend(self.vllm_config, self.tokenizer, self.vocab_size)
                 tokenizer = self._guidance.ll_tokenizer
                 if spec not in self._grammars:
-                    matcher = llguidance.LLMatcher(tokenizer, spec.removeprefix(GUIDANCE_MARK), log_level=1)
+                    text = spec.removeprefix(GUIDANCE_MARK)
+                    matcher = llguidance.LLMatcher(tokenizer, text, log_level=1, limits=parser_limits())
                     if matcher.get_error():
                         raise ValueError(f"llguidance refused the grammar: {matcher.get_error()}")
                     self._grammars[spec] = matcher

@@ -17,6 +17,7 @@ from daft import col
 from pydantic import BaseModel, Field
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, PerRow, Request, SamplingOptions, close_engines, prompt
+from daft_vllm.engine.constraints.libraries import guidance
 from daft_vllm.errors import EngineStartError, OptionError, SchemaError
 from daft_vllm.udf.worker import engines
 from tests.conftest import ENGINE_ARGS, TINY_ARGS
@@ -127,6 +128,17 @@ def test_schemas_of_both_libraries_share_an_engine_and_do_not_mix(tiny: str) -> 
         numbers = engine.run([Request(f"Number {i}", constraint=sevens, sampling=drawn) for i in range(50)])
         assert all(int(outcome.text or "") % 7 == 0 for outcome in numbers if outcome.error is None)
         assert sum(outcome.error is None for outcome in numbers) > 25
+
+
+def test_an_answer_that_llguidance_gave_up_on_is_an_error(ask_tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM takes it for complete. Here the trial before the load is left out, which would have refused the format."""
+    monkeypatch.setattr(guidance, "guidance_failure", lambda *_: None)
+    words = {"type": "string", "pattern": r"^(?:\S+\s+){0,499}\S+$", "maxLength": 20000}
+    answer = ask_tiny("q", words, backend="guidance", temperature=1.0, max_tokens=60, details=True)
+    df = daft.from_pydict({"q": [f"Row {i}" for i in range(4)]}).with_column("a", answer)
+    rows = df.to_pydict()["a"]
+    assert {row["error"] and row["error"].split(":")[0] for row in rows} in ({"format_failed"}, {None, "format_failed"})
+    assert all((row["value"] is None) == (row["error"] is not None) for row in rows)
 
 
 def test_a_seed_and_a_prompt_of_several_steps(tiny: str) -> None:

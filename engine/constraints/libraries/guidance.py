@@ -18,6 +18,7 @@ from daft_vllm.engine.constraints.libraries.base import (
     LoweredString,
     StringRules,
 )
+from daft_vllm.engine.constraints.libraries.trial import guidance_failure, parser_limits
 from daft_vllm.engine.constraints.libraries.xgrammar import endless_rule, grammar_of
 from daft_vllm.engine.constraints.patterns import rust_pattern
 
@@ -82,6 +83,7 @@ class Guidance(Library):
     def build(self, one: Enforcement, tokenizer: Any) -> str:
         import llguidance
 
+        grammar = guidance_grammar(one)
         ll_tokenizer = None
         if tokenizer is not None:
             import llguidance.hf  # imports transformers, which the driver may not have
@@ -91,11 +93,33 @@ class Guidance(Library):
                 with contextlib.suppress(Exception):  # xgrammar doesn't know all of llguidance's notation
                     if endless := endless_rule(str(grammar_of(str(one.spec)))):
                         return endless
-        return str(llguidance.LLMatcher.validate_grammar(guidance_grammar(one), ll_tokenizer))
+        if wrong := llguidance.LLMatcher.validate_grammar(grammar, ll_tokenizer, limits=parser_limits()):
+            return str(wrong)
+        gave_up = guidance_failure(grammar, ll_tokenizer)
+        if gave_up is None:
+            return ""
+        return (
+            f"{_place(one, ll_tokenizer)}llguidance can't write a random answer ({gave_up}). Use smaller counts in the "
+            "pattern, such as {0,20}, or leave out the length beside it"
+        )
 
     @override
     def to_vllm(self, one: Enforcement) -> dict[str, Any]:
         return {"grammar": GUIDANCE_MARK + guidance_grammar(one)}
+
+
+def _place(one: Enforcement, ll_tokenizer: Any) -> str:
+    """Return the JSON pointer of the first string on which llguidance gives up, with a colon. Empty: none is found."""
+    pending = [("", json.loads(str(one.spec)))] if one.kind == "json" else []
+    while pending:
+        pointer, node = pending.pop(0)
+        if isinstance(node, dict) and node.get("type") == "string":
+            if guidance_failure(guidance_grammar(one._replace(spec=json.dumps(node))), ll_tokenizer) is not None:
+                return f"{pointer or '/'}: pattern: "
+        elif isinstance(node, dict | list):
+            parts = node.items() if isinstance(node, dict) else enumerate(node)
+            pending += [(f"{pointer}/{name}", part) for name, part in parts]
+    return ""
 
 
 def guidance_grammar(one: Enforcement) -> str:

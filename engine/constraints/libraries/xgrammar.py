@@ -18,11 +18,14 @@ from daft_vllm.engine.constraints.libraries.base import (
     LoweredString,
     StringRules,
 )
+from daft_vllm.engine.constraints.libraries.trial import xgrammar_failure
 from daft_vllm.engine.constraints.patterns import json_text_pattern, pattern_of_length, text_pattern
 
 MOST_MULTIPLES = 1000
 """The most multiples of a number that are written out one by one."""
 _SHORTEST_DATE = 10
+_LARGE = 100_000
+"""The characters of a lowered schema from which on compiling it twice takes seconds."""
 
 
 class Xgrammar(Library):
@@ -94,6 +97,11 @@ class Xgrammar(Library):
             return endless
         if grammar is not None and tokenizer is not None:
             _compiler(tokenizer).compile_grammar(grammar)
+        elif grammar is not None and len(str(one.spec)) < _LARGE and (too_slow := xgrammar_failure(grammar)):
+            return (
+                f"it can't keep up with a random answer ({too_slow}). Use smaller counts in patterns, and let no part "
+                "that is counted be empty"
+            )
         return ""
 
     @override
