@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import time
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ import psutil
 
 from daft_vllm.engine.patches.front_end import forget_cached_environment, save_front_end_costs
 from daft_vllm.engine.patches.registry import apply_patch, prepare_patches
-from daft_vllm.engine.process.early_core import early_core, take_early_core
+from daft_vllm.engine.process.cause import died_of, start_error
+from daft_vllm.engine.process.early_core import CoreStart, core_start, start_core_early, take_early_core
 from daft_vllm.engine.process.early_main import gc_disabled, gc_frozen
 from daft_vllm.engine.process.ending import end_of_text, outcome_of
 from daft_vllm.engine.process.media_loader import MediaLoader
@@ -27,6 +29,7 @@ from daft_vllm.engine.setup.adapters import adapter_args, download_adapters
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
+from daft_vllm.engine.setup.log import LogFile, quiet_thread, route_vllm_logger, start_log
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.text.tools import ToolReader
@@ -53,12 +56,16 @@ class Core:
         llm: Any,
         watch: StepWatch,
         processes: Sequence[psutil.Process],
+        log: LogFile,
         parser: str = "",
         adapters: Mapping[str, str] | None = None,
     ) -> None:
         self.llm = llm
         self.watch = watch
         self.processes = list(processes)
+        self.log = log
+        self._log_start = log.size()
+        self._cores = list(llm.engine_core.resources.engine_manager.processes)
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
         self.max_num_batched_tokens: int = llm.vllm_config.scheduler_config.max_num_batched_tokens
@@ -89,19 +96,24 @@ class Core:
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
         left_out = prepare_patches(cpu=cpu, adapters=bool(config.adapters))
-        with contextlib.ExitStack() as stack:
+        with core_start(start_log()) as start:
             if not left_out & {"early_core", "openmp"}:
                 in_core = config.parallel_size == 1 and "executor" not in left_out
-                stack.enter_context(early_core(cpu=cpu, in_core=in_core))
-            with gc_disabled():
+                start_core_early(start, cpu=cpu, in_core=in_core)
+            with gc_disabled(), quiet_thread():
                 importlib.import_module("vllm.v1.engine.async_llm")
             apply_patch("early_core", take_early_core)
             with gc_frozen():
-                return cls._start(config, watch, before, left_out)
+                return cls._start(config, watch, before, left_out, start)
 
     @classmethod
     def _start(
-        cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process], left_out: Collection[str]
+        cls,
+        config: EngineConfig,
+        watch: StepWatch,
+        before: Sequence[psutil.Process],
+        left_out: Collection[str],
+        start: CoreStart,
     ) -> Core:
         from vllm import AsyncEngineArgs
         from vllm.config import StructuredOutputsConfig
@@ -126,11 +138,13 @@ class Core:
         try:
             # vLLM's own class LLM uses this context. With another one max_num_batched_tokens and max_num_seqs default
             # to 2048 and 128. With this one they default to 8192 and 256 or to 16384 and 1024, depending on the GPU.
-            vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
-                UsageContext.LLM_CLASS
-            )
+            with quiet_thread():
+                vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
+                    UsageContext.LLM_CLASS
+                )
             wanted = vllm_config.model_config.max_model_len
-            with core_environment(cpu=cpu), _bound_threads(vllm_config, bind=cpu and "openmp" not in left_out):
+            bind = cpu and "openmp" not in left_out
+            with quiet_thread(), core_environment(cpu=cpu), _bound_threads(vllm_config, bind=bind):
                 llm = AsyncLLM.from_vllm_config(
                     vllm_config,
                     usage_context=UsageContext.LLM_CLASS,
@@ -138,16 +152,24 @@ class Core:
                     disable_log_stats=True,
                 )
         except Exception as e:
+            exit_code = start.exit_code()
             kill_new_processes(before)
-            raise EngineStartError(_start_error(config, e)) from e
+            written = start.written()
+            start.log.write(traceback.format_exc())
+            start.log.show()
+            raise EngineStartError(start_error(config.model, e, written, exit_code, start.log.kept())) from None
+        finally:
+            route_vllm_logger()  # vLLM has set up its loggers again
         try:
-            return cls._of(llm, config, watch, adapters, wanted)
+            return cls._of(llm, config, watch, adapters, wanted, start.log)
         except BaseException:
             kill_new_processes(before)
             raise
 
     @classmethod
-    def _of(cls, llm: Any, config: EngineConfig, watch: StepWatch, adapters: Mapping[str, str], wanted: int) -> Core:
+    def _of(
+        cls, llm: Any, config: EngineConfig, watch: StepWatch, adapters: Mapping[str, str], wanted: int, log: LogFile
+    ) -> Core:
         """Return the core of an ``AsyncLLM`` that has started. ``wanted`` is the context that its config asked for."""
         apply_patch("front_end_costs", functools.partial(save_front_end_costs, llm))
         if llm.model_config.max_model_len < wanted:
@@ -158,7 +180,7 @@ class Core:
                 llm.model_config.max_model_len,
                 wanted,
             )
-        return cls(llm, watch, _processes(llm), reasoning_parser(config), adapters)
+        return cls(llm, watch, _processes(llm), log, reasoning_parser(config), adapters)
 
     async def load_adapters(self, seconds: float) -> None:
         """Load every adapter now. If an adapter failed to load later, in a step, vLLM's core would die.
@@ -256,6 +278,12 @@ class Core:
         """Whether vLLM has noticed that its core is gone."""
         return self.llm is None or bool(self.llm.errored)
 
+    def death(self) -> str:
+        """Return what is known about why this vLLM died, and where its log is. Callable from any thread."""
+        self.log.show()
+        exit_code = next((core.exitcode for core in self._cores if core.exitcode), None)
+        return died_of(self.log.read(self._log_start), exit_code, self.log.kept())
+
     def shutdown(self, grace: float = GRACE_SECONDS) -> None:
         """Stop vLLM and leave no process behind. Safe to call twice.
 
@@ -316,15 +344,3 @@ def _without_thinking(outcome: Outcome, split: Split) -> Outcome:
             else ErrorValue("invalid_output", "the model's thinking never ended, and it gave no answer")
         )
     return outcome._replace(text=split.answer, reasoning=split.reasoning, error=error)
-
-
-def _start_error(config: EngineConfig, error: Exception) -> str:
-    """Return the message for a start that failed: what vLLM says, and what to do."""
-    text = str(error).strip() or type(error).__name__
-    hint = "vLLM's log lines above say more. VLLM_LOGGING_LEVEL=INFO shows all of them."
-    lowered = text.lower()
-    if "out of memory" in lowered or "kv cache" in lowered or "free memory" in lowered:
-        hint = "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model."
-    elif "gated" in lowered or "401" in lowered:
-        hint = "Accept the model's licence on the hub and set HF_TOKEN."
-    return f"vLLM did not start with model {config.model!r}: {text}\n{hint}"

@@ -16,6 +16,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe, popen_spawn_posix, resource_tracker, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess, set_spawning_popen
@@ -27,8 +28,10 @@ import psutil
 
 from daft_vllm.engine.patches.front_end import Run, replace_launches
 from daft_vllm.engine.process.early_main import SET_BY_VLLM
+from daft_vllm.engine.process.main_module import needs_main
 from daft_vllm.engine.setup.environment import core_environment, environment_variables
 from daft_vllm.engine.setup.guardian import kill_processes
+from daft_vllm.engine.setup.log import LogFile
 from daft_vllm.engine.setup.openmp import openmp_environment
 
 logger = logging.getLogger("daft_vllm")
@@ -53,9 +56,11 @@ class EarlyProcess:
 
     Args:
         modules: names of the modules that it imports.
+        open_files: file descriptors that it inherits.
+        log: file descriptor of the file that gets its stdout and stderr. None: they are this process's.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], open_files: Sequence[int] = (), log: int | None = None) -> None:
         self._environment = dict(os.environ)
         self._executable = spawn.get_executable()
         self._given = False
@@ -63,11 +68,12 @@ class EarlyProcess:
         self.sentinel, child_sentinel = os.pipe()
         orders, self._orders = Pipe(duplex=False)
         self._answers, answers = Pipe(duplex=False)
-        passed = [child_sentinel, orders.fileno(), answers.fileno(), tracker]
+        passed = [child_sentinel, orders.fileno(), answers.fileno(), tracker, *open_files]
+        passed += [log] if log is not None else []
         program = (
             f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; "
             "from daft_vllm.engine.process.early_main import main; "
-            f"main({[*modules]!r}, {os.getpid()}, {orders.fileno()}, {answers.fileno()}, {tracker})"
+            f"main({[*modules]!r}, {os.getpid()}, {orders.fileno()}, {answers.fileno()}, {tracker}, {log})"
         )
         flags = _util._args_from_interpreter_flags()
         # multiprocessing recognizes its processes by the last argument.
@@ -135,30 +141,71 @@ class EarlyProcess:
             kill_processes([self._process])
 
 
+@dataclass
+class CoreStart:
+    """The start of one core, in the thread that starts it.
+
+    Attributes:
+        log: gets the core's stdout and stderr.
+        begin: the size of the log when the start began.
+        early: the process that becomes the core. None: one is started when vLLM asks for it.
+        core: the core, once it is started.
+    """
+
+    log: LogFile
+    begin: int
+    early: EarlyProcess | None = None
+    core: _Popen | None = None
+
+    def written(self) -> str:
+        """Return what was written to the log since the start began, or the end of that."""
+        return self.log.read(self.begin)
+
+    def exit_code(self, seconds: float = 1.0) -> int | None:
+        """Wait until the core ends. Return its exit code, negative for a signal. None: it runs, or was not started."""
+        code: int | None = self.core.wait(seconds) if self.core is not None else None
+        return code
+
+
 class _Popen(popen_spawn_posix.Popen):
     _fds: list[int]
 
     def _launch(self, process_obj: BaseProcess) -> None:
-        early: EarlyProcess | None = getattr(_this_thread, "early", None)
-        if early is None or not self._use_early(early, process_obj):
+        start: CoreStart | None = getattr(_this_thread, "start", None)
+        if start is None:  # the core of an engine that isn't ours
             super()._launch(process_obj)  # type: ignore[misc]
+            return
+        task, open_files = self._pickled(process_obj)
+        early = start.early
+        if early is None or open_files or not early.give(task):  # a process gets open files only when it starts
+            early = EarlyProcess([], open_files, start.log.fd)
+            if not early.give(task):
+                early.close()
+                raise OSError("a new Python process ended at once")
+        else:
+            start.early = None
+        self.pid, self.sentinel = early.pid, early.sentinel
+        self.finalizer = _util.Finalize(self, early.close_files)
+        start.core = self
 
-    def _use_early(self, early: EarlyProcess, process_obj: BaseProcess) -> bool:
-        """Let the early process become this process. Return False if that is not possible."""
-        task = io.BytesIO()
+    def _pickled(self, process_obj: BaseProcess) -> tuple[memoryview, list[int]]:
+        """Return what the process gets to run, and the file descriptors that it inherits.
+
+        It imports the script's main module only if it gets something of it. So a script needs no
+        ``if __name__ == "__main__":``, and may come from standard input.
+        """
+        main, work = io.BytesIO(), io.BytesIO()
         set_spawning_popen(self)
         try:
-            ForkingPickler(task).dump(spawn.get_preparation_data(process_obj.name))
-            ForkingPickler(task).dump(process_obj)
+            ForkingPickler(work).dump(process_obj)
+            data = spawn.get_preparation_data(process_obj.name)
+            if not needs_main(work.getvalue()):
+                data = {name: value for name, value in data.items() if not name.startswith("init_main")}
+            ForkingPickler(main).dump(data)
         finally:
             set_spawning_popen(None)
         open_files, self._fds = self._fds, []
-        if open_files or not early.give(task.getbuffer()):  # a process gets open files only when it starts
-            return False
-        self.pid, self.sentinel = early.pid, early.sentinel
-        self.finalizer = _util.Finalize(self, early.close_files)
-        _this_thread.early = None
-        return True
+        return memoryview(main.getvalue() + work.getvalue()), open_files
 
 
 class _Process(SpawnProcess):
@@ -168,7 +215,7 @@ class _Process(SpawnProcess):
 
 
 class EarlyContext(SpawnContext):
-    """The context "spawn" of ``multiprocessing``, in which a new process uses the early process of its thread."""
+    """The context "spawn" of ``multiprocessing``, in which a new process uses what its thread has for a core."""
 
     Process = _Process
 
@@ -177,21 +224,28 @@ _this_thread = threading.local()
 
 
 @contextlib.contextmanager
-def early_process(modules: Sequence[str]) -> Iterator[EarlyProcess]:
-    """Start a process early. The first process that this thread starts inside with ``EarlyContext`` uses it."""
-    early = _this_thread.early = EarlyProcess(modules)
+def core_start(log: LogFile) -> Iterator[CoreStart]:
+    """Let this thread start a core inside, with ``EarlyContext``. Its stdout and stderr go to ``log``."""
+    start = _this_thread.start = CoreStart(log, log.size())
     try:
-        yield early
+        yield start
     finally:
-        _this_thread.early = None
-        early.close()
+        _this_thread.start = None
+        if start.early is not None:
+            start.early.close()
+        start.early = None
 
 
-@contextlib.contextmanager
-def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
-    """Start a core early, for the engine that this thread starts inside, after ``take_early_core``.
+def start_early(start: CoreStart, modules: Sequence[str]) -> None:
+    """Start a process that imports ``modules``. The first process that ``start``'s thread starts then uses it."""
+    start.early = EarlyProcess(modules, log=start.log.fd)
+
+
+def start_core_early(start: CoreStart, *, cpu: bool, in_core: bool) -> None:
+    """Start a core early, for the engine that this thread starts, after ``take_early_core``.
 
     Args:
+        start: the start of the engine.
         cpu: whether the engine runs on a CPU.
         in_core: whether the model will be in the core's process, and not in workers.
     """
@@ -199,13 +253,10 @@ def early_core(*, cpu: bool, in_core: bool) -> Iterator[None]:
     if cpu:  # vLLM binds the threads of a core without the model, and of its workers, in another way
         openmp = openmp_environment() if in_core else None
     if openmp is None:
-        yield
         return
     worker = [_CPU_WORKER if cpu else _GPU_WORKER] if in_core else []
-    with contextlib.ExitStack() as stack:
-        with core_environment(cpu=cpu), environment_variables(openmp):
-            stack.enter_context(early_process([*_MODULES, *worker]))
-        yield
+    with core_environment(cpu=cpu), environment_variables(openmp):
+        start_early(start, [*_MODULES, *worker])
 
 
 def take_early_core() -> None:
@@ -217,10 +268,10 @@ def take_early_core() -> None:
 
     def run_early(original: Run) -> Run:
         def run(function: Callable[[], Any]) -> Any:
-            early: EarlyProcess | None = getattr(_this_thread, "early", None)
-            if early is not None:
+            start: CoreStart | None = getattr(_this_thread, "start", None)
+            if start is not None and start.early is not None:
                 with contextlib.suppress(EOFError, OSError):  # it is dead
-                    return early.call(partial(with_plugins, function))
+                    return start.early.call(partial(with_plugins, function))
             return original(function)
 
         return run

@@ -50,7 +50,7 @@ def gc_frozen() -> Iterator[None]:
             gc.unfreeze()
 
 
-def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: int) -> None:
+def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: int, log: int | None = None) -> None:
     """Import ``modules``, call the functions that the parent sends, then run what ``multiprocessing`` sends.
 
     The parent sends all of it on the same pipe. This process ends silently if the parent ends, or no longer needs it.
@@ -63,7 +63,12 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
             what ``multiprocessing`` has for a new process.
         answers: file descriptor for what the functions return.
         tracker: file descriptor of the resource tracker.
+        log: file descriptor of the file that gets this process's stdout and stderr. None: they are the parent's.
     """
+    if log is not None:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # if it dies, the last line is there
     exit_with_parent_thread()
     if os.getppid() != parent:
         os._exit(0)

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from daft_vllm.engine.process.core import Core
+from daft_vllm.engine.process.main_module import refuse_in_import
 from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.stats import EngineStats
@@ -78,8 +79,12 @@ class EngineThread:
 
     def start(self) -> None:
         """Start the thread and block until the model is loaded."""
+        refuse_in_import()
         self._thread.start()
-        self._ready.result()
+        try:
+            self._ready.result()
+        except DaftVLLMError as e:  # the message says it: the thread's frames and vLLM's are in the log
+            raise e.with_traceback(None) from e.__cause__
 
     @property
     def core(self) -> Core:
@@ -315,6 +320,7 @@ class EngineThread:
         self._admit()
 
     def _check_alive(self, core: Core) -> None:
+        core.log.trim()
         in_flight = len(self._ledger.in_flight)
         if core.is_dead():
             self._on_death(core, "vLLM's core process died")
@@ -331,13 +337,7 @@ class EngineThread:
         lost = len(self._ledger.unanswered())
         if not self._budget.spend(self._ledger.done):
             again = f", after {self.config.max_restarts} restarts in a row" if self.config.max_restarts else ""
-            self._end(
-                EngineDiedError(
-                    f"{what} with {lost} rows unanswered{again}. Out of memory is the usual cause: lower "
-                    "max_model_len, max_num_seqs or gpu_memory_utilization in engine_args. vLLM's log above may "
-                    "say more."
-                )
-            )
+            self._end(EngineDiedError(f"{what} with {lost} rows unanswered{again}. {core.death()}"))
             return
         self._takes_rows = False
         self._sent.clear()
@@ -350,7 +350,8 @@ class EngineThread:
             limit = self._ledger.replay_limit
             then = f", and gets back the rows that were inside it, at most {limit} at once" if limit else ""
         logger.warning(
-            "%s with %d rows unanswered, %d of them inside it. vLLM is started again%s.", what, lost, inside, then
+            "%s with %d rows unanswered, %d of them inside it. %s vLLM is started again%s.",
+            *(what, lost, inside, core.death(), then),
         )
         self._woken.set()
 

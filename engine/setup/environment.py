@@ -13,6 +13,7 @@ import psutil
 
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.guardian import OWNER_PID
+from daft_vllm.engine.setup.log import log_on_screen
 
 _GIB = 1024**3
 
@@ -20,7 +21,6 @@ START_LOCK = threading.Lock()
 """Locked while an engine starts with its own variables: the whole process has them until the engine's children run."""
 
 COMMON = {
-    "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     # A forked core would inherit locks that other threads hold, and cannot use CUDA if the parent has used it.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -94,6 +94,8 @@ def prepare_environment(*, cpu: bool) -> None:
     """Set the variables for vLLM that are missing. Call it before the first import of vLLM in this process."""
     for name, value in {**COMMON, **(CPU if cpu else {})}.items():
         os.environ.setdefault(name, value)
+    if log_on_screen():  # a log file gets vLLM's own level, which is INFO
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ[OWNER_PID] = str(os.getpid())
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and "daft_vllm" not in plugins.split(","):

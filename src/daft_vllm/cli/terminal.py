@@ -65,9 +65,9 @@ def json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Keep the screen for our progress display: hide vLLM's warnings and Daft's bars, unless the user has set them."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    """Keep the screen for our progress display: hide Daft's bars and names of queries, unless the user has set them."""
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+    os.environ.setdefault("DAFT_SHOW_QUERY_ID", "0")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 

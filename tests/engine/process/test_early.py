@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,10 +19,27 @@ from typing import Any
 import psutil
 import pytest
 
-from daft_vllm.engine.process.early_core import EarlyContext, EarlyProcess, early_core, early_process, take_early_core
+from daft_vllm.engine.process.early_core import (
+    EarlyContext,
+    EarlyProcess,
+    core_start,
+    start_core_early,
+    start_early,
+    take_early_core,
+)
 from daft_vllm.engine.process.early_main import SET_BY_VLLM, gc_disabled, gc_frozen
+from daft_vllm.engine.setup.log import log_file
 from daft_vllm.engine.setup.openmp import openmp_environment
 from tests.helpers import wait_gone
+
+
+@contextlib.contextmanager
+def early_process(modules: Sequence[str]) -> Iterator[EarlyProcess]:
+    """Start a process early, for the first process that this thread starts inside."""
+    with core_start(log_file()) as start:
+        start_early(start, modules)
+        assert start.early is not None
+        yield start.early
 
 
 def became(early: EarlyProcess, target: Callable[..., Any], *args: Any) -> bool:
@@ -146,7 +164,9 @@ def test_none_where_it_cannot_be_told_how_vllm_binds_threads(monkeypatch: pytest
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     assert openmp_environment() is None
     before = psutil.Process().children()
-    with early_core(cpu=True, in_core=True):
+    with core_start(log_file()) as start:
+        start_core_early(start, cpu=True, in_core=True)
+        assert start.early is None
         assert psutil.Process().children() == before
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND")
     monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", "none")

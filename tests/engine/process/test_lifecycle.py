@@ -164,6 +164,7 @@ def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch:
     assert time.monotonic() - killed < 10
     assert [type(e) for e in raised] == [EngineDiedError] * 3
     assert "unanswered" in str(raised[0])
+    assert "vLLM's core was killed by signal 9 (SIGKILL)" in str(raised[0])
     assert engine.is_over
     engine.stats().check()
     with pytest.raises(EngineDiedError):
@@ -219,6 +220,32 @@ def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
     assert wait_gone(pids) == []
     with pytest.raises((EngineDiedError, EngineClosedError)):
         engine.run([Request("closed")])
+
+
+TWICE = """
+import json, sys
+from daft_vllm import EngineConfig, OfflineEngine
+def overrides(config):
+    return config
+print("once")
+OfflineEngine(EngineConfig(sys.argv[1], {**json.loads(sys.argv[2]), "hf_overrides": overrides})).close()
+"""
+
+
+def test_a_script_that_would_run_twice_is_told_what_to_write(tiny: str, tmp_path: Path) -> None:
+    """vLLM's core imports a script only if it gets something that the script defines."""
+    script = tmp_path / "twice.py"
+    script.write_text(TWICE, encoding="utf-8")
+    command = [sys.executable, str(script), tiny, json.dumps(TINY_ARGS)]
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_LOGGING_LEVEL"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.stdout == "once\n"
+    assert 'Write `if __name__ == "__main__":` above' in done.stderr.splitlines()[-2]
+    assert "The log of vLLM is" in done.stderr.splitlines()[-1]
+    assert len(done.stderr.splitlines()) < 20, done.stderr
+    script.write_text(TWICE.replace("OfflineEngine(E", "if __name__ == '__main__': OfflineEngine(E"), encoding="utf-8")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (0, "once\n"), done.stderr
 
 
 OWNER = """

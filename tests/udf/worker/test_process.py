@@ -34,33 +34,33 @@ from daft_vllm import prompt
 class Answer(BaseModel):
     kind: Literal["a", "b"]
 
-if __name__ == "__main__":
-    model, how, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    if how == "ray":
-        import ray
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        daft.set_runner_ray()
-    prompts = ["Row " + str(i) for i in range(rows)]
-    prompts[rows // 2], prompts[rows // 3] = None, "word " * 3000
-    df = daft.from_pydict({"id": list(range(rows)), "q": prompts})
-    df = df.with_column(
-        "a",
-        prompt(col("q"), Answer, model=model, gpus=0, max_tokens=24, details=True, batch_size=750,
-               use_process=True if how == "process" else "auto", engine_args=json.loads(sys.argv[4]),
-               progress_folder=sys.argv[5]),
-    ).collect()
-    out = df.to_pydict()
-    answers = dict(zip(out["id"], out["a"]))
-    print(json.dumps({
-        "ids": sorted(out["id"]) == list(range(rows)),
-        "in_order": out["id"] == list(range(rows)),
-        "answers": sum(a["value"] is not None for a in answers.values()),
-        "kinds": sorted({a["value"]["kind"] for a in answers.values() if a["value"]}),
-        "errors": sorted((i, a["error"].split(":")[0]) for i, a in answers.items() if a["error"]),
-        # Not getrusage: its peak is inherited from the process that started this one.
-        "driver_mb": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024,
-        "torch": "torch" in sys.modules,
-    }))
+# No "if __name__": vLLM's core doesn't import the script.
+model, how, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if how == "ray":
+    import ray
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    daft.set_runner_ray()
+prompts = ["Row " + str(i) for i in range(rows)]
+prompts[rows // 2], prompts[rows // 3] = None, "word " * 3000
+df = daft.from_pydict({"id": list(range(rows)), "q": prompts})
+df = df.with_column(
+    "a",
+    prompt(col("q"), Answer, model=model, gpus=0, max_tokens=24, details=True, batch_size=750,
+           use_process=True if how == "process" else "auto", engine_args=json.loads(sys.argv[4]),
+           progress_folder=sys.argv[5]),
+).collect()
+out = df.to_pydict()
+answers = dict(zip(out["id"], out["a"]))
+print(json.dumps({
+    "ids": sorted(out["id"]) == list(range(rows)),
+    "in_order": out["id"] == list(range(rows)),
+    "answers": sum(a["value"] is not None for a in answers.values()),
+    "kinds": sorted({a["value"]["kind"] for a in answers.values() if a["value"]}),
+    "errors": sorted((i, a["error"].split(":")[0]) for i, a in answers.items() if a["error"]),
+    # Not getrusage: its peak is inherited from the process that started this one.
+    "driver_mb": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024,
+    "torch": "torch" in sys.modules,
+}))
 """
 
 
@@ -82,13 +82,15 @@ def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
     before = vllm_processes()
     script = tmp_path / "job.py"
     script.write_text(SCRIPT, encoding="utf-8")
+    source = "-" if how == "driver" else str(script)  # as in `python - <<EOF`
     progress = tmp_path / "progress"
     progress.mkdir()
     killed: list[int] = []
     if how != "driver":
         threading.Thread(target=kill_once, args=(progress, before, killed), daemon=True).start()
     done = subprocess.run(
-        [sys.executable, str(script), tiny, how, "2000", json.dumps(TINY_ARGS), str(progress)],
+        [sys.executable, source, tiny, how, "2000", json.dumps(TINY_ARGS), str(progress)],
+        input=SCRIPT,
         capture_output=True,
         text=True,
         timeout=380,

@@ -1,0 +1,130 @@
+"""Says why vLLM did not start, or died: from its log, and from how its process ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+MAX_CAUSES = 3
+MAX_CHARACTERS = 600
+"""How much of each cause is shown."""
+MAX_LAST_LINES = 5
+"""How many lines are shown of a log without an exception."""
+
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_PREFIX = re.compile(r"^\(\S+ pid=\d+\) (?:[A-Z]+ \S+ \S+ \[\S+\] ?)?")
+"""What vLLM puts before each line of its log: ``(EngineCore pid=7) ERROR 11-30 04:08:45 [core.py:1] ``."""
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: )")
+_FATAL = re.compile(r"^(?:Fatal Python error: |terminate called |\s*what\(\): |CUDA error: |Segmentation fault)")
+_WORKER = re.compile(r"Worker proc \S+ died unexpectedly \(exit code: (-?\d+)\)")
+_OURS = re.compile(r"^daft_vllm\.errors\.\w+: ")
+_NO_CAUSE = re.compile(r"[Ss]ee (?:root cause|stack trace)|^(?:SystemExit|KeyboardInterrupt)|died unexpectedly")
+"""Exceptions that only say that there was another one."""
+
+_SIGNALS = {
+    signal.SIGKILL: "The kernel does this when memory runs out: use a smaller model, lower max_model_len or "
+    "kv_cache_memory_bytes in engine_args, or give the machine or container more memory.",
+    signal.SIGBUS: "This happens when shared memory is full: give the container more (docker run --shm-size=8g).",
+    signal.SIGILL: "The CPU lacks an instruction that this build of vLLM uses.",
+}
+_MEMORY = re.compile(
+    r"out of memory|outofmemory|memoryerror|kv cache|(?:free|available) memory"
+    r"|bad_alloc|(?:can't|cannot) allocate memory"
+)
+_ADVICE = (
+    (
+        _MEMORY,
+        "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model.",
+    ),
+    (re.compile(r"gated|\b401\b"), "Accept the model's licence on the hub and set HF_TOKEN."),
+    (re.compile(r"no space left on device"), "Free disk space, or set HF_HOME and VLLM_CACHE_ROOT to another disk."),
+    (
+        re.compile(r"incompleteheader|header ?too ?(?:large|small)|metadataincompletebuffer|invalidheader"),
+        "A file of weights is damaged or cut off: download the model again.",
+    ),
+)
+
+
+def causes(log: str) -> list[str]:
+    """Return the exceptions in a log, the first ones first, without those that only point to another one.
+
+    Returns:
+        at most ``MAX_CAUSES``, of at most ``MAX_CHARACTERS`` each.
+    """
+    found: dict[str, None] = {}
+    lines = [_PREFIX.sub("", _COLOUR.sub("", line)).rstrip() for line in log.splitlines()]
+    for number, line in enumerate(lines):
+        if not (_EXCEPTION.match(line) or _FATAL.match(line)) or _NO_CAUSE.search(line):
+            continue
+        if line.endswith(":") or "validation error" in line:  # what is wrong follows
+            line = " ".join([line, *(more.strip() for more in lines[number + 1 : number + 4] if more.strip())])
+        found.setdefault(line.strip()[:MAX_CHARACTERS])
+    ours = [_OURS.sub("", cause) for cause in found if _OURS.match(cause)]
+    return ours[:1] or list(found)[:MAX_CAUSES]
+
+
+def start_error(model: str, error: Exception, log: str, exit_code: int | None, log_name: str) -> str:
+    """Return the message for a start that failed: the cause, what to do, and where the log is.
+
+    Args:
+        model: the model's name.
+        error: what vLLM raised.
+        log: what vLLM's processes wrote.
+        exit_code: of vLLM's core, if it has ended.
+        log_name: where the log is.
+    """
+    text = str(error).strip() or type(error).__name__
+    if _NO_CAUSE.search(text):
+        text = _cause(log, exit_code) or text
+    return "\n".join(
+        filter(None, (f"vLLM did not start with model {model!r}: {text}", _advice(text), _where(log_name)))
+    )
+
+
+def died_of(log: str, exit_code: int | None, log_name: str) -> str:
+    """Return why vLLM died, as far as it is known, what to do, and where the log is. Arguments as ``start_error``."""
+    text = _cause(log, exit_code) or "Its log doesn't say why."
+    return " ".join(filter(None, (text, _advice(text), _where(log_name))))
+
+
+def _where(log_name: str) -> str:
+    return f"The log of vLLM is {log_name}."
+
+
+def _cause(log: str, exit_code: int | None) -> str:
+    worker = _WORKER.search(log)
+    endings = [how_it_ended("core", exit_code), how_it_ended("worker", int(worker[1])) if worker else None]
+    found = "\n".join(filter(None, (*endings, *causes(log))))
+    if not found and "WorkerProc initialization failed" in log:
+        found = (
+            "A worker ended without an error. The kernel ends a process in this way when memory runs out: use a "
+            "smaller model, lower max_model_len or gpu_memory_utilization in engine_args, or add memory."
+        )
+    return found or last_lines(log)
+
+
+def last_lines(log: str) -> str:
+    """Return the last lines of a log, joined."""
+    lines = [_PREFIX.sub("", _COLOUR.sub("", line)).strip() for line in log.splitlines()]
+    return " / ".join([line for line in lines if line][-MAX_LAST_LINES:])[:MAX_CHARACTERS]
+
+
+def how_it_ended(process: str, exit_code: int | None) -> str | None:
+    """Return what an exit code says about the cause. None: nothing.
+
+    Args:
+        process: "core" or "worker".
+        exit_code: as ``multiprocessing`` has it: negative for a signal. None: unknown, or the process runs.
+    """
+    if exit_code is None or exit_code >= 0 or -exit_code in (signal.SIGTERM, signal.SIGINT):
+        return None
+    name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else "unknown"
+    ended = f"vLLM's {process} was killed by signal {-exit_code} ({name})."
+    advice = next((text for number, text in _SIGNALS.items() if number == -exit_code), "")
+    return f"{ended} {advice}".strip()
+
+
+def _advice(text: str) -> str | None:
+    """Return what to do about a cause. None: nothing is known."""
+    lowered = text.lower()
+    return next((hint for pattern, hint in _ADVICE if pattern.search(lowered)), None)

@@ -1,0 +1,261 @@
+"""The log of this process's engines: what vLLM, torch and others say goes to a file instead of the screen.
+
+The file belongs to this process and to vLLM's processes. It is removed when this process ends, unless its name was
+given to the user (``LogFile.kept``). ``DAFT_VLLM_LOG=screen`` shows everything on stderr as well, and so does whoever
+sets vLLM's own logging variables.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import io
+import logging
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+import psutil
+
+from daft_vllm.errors import OptionError
+
+WHERE = "DAFT_VLLM_LOG"
+"""Environment variable: ``"file"`` (the default) or ``"screen"``."""
+VLLM_VARIABLES = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_LOGGING_STREAM", "VLLM_CONFIGURE_LOGGING")
+"""vLLM's own variables about its log. Whoever sets one of them wants to see the log."""
+MAX_BYTES = 16 << 20
+"""A log that is longer is cut to its last ``KEPT_BYTES``."""
+KEPT_BYTES = 1 << 20
+KEPT_FILES = 20
+"""How many logs of processes that have ended stay in the temporary folder."""
+FOLLOW_SECONDS = 0.2
+"""How often new text is copied to the screen, if it is wanted there."""
+
+_PREFIX = "daft-vllm-"
+_Handler: TypeAlias = "logging.StreamHandler[Any]"
+
+
+def log_on_screen() -> bool:
+    """Whether the log is wanted on the screen too.
+
+    Raises:
+        OptionError: ``DAFT_VLLM_LOG`` has another value than ``"file"`` or ``"screen"``.
+    """
+    where = os.environ.get(WHERE, "").strip().lower()
+    if where not in ("", "file", "screen"):
+        raise OptionError(f"the environment variable {WHERE} is file or screen, got {where!r}.")
+    return where == "screen" or (not where and any(name in os.environ for name in VLLM_VARIABLES))
+
+
+class LogFile:
+    """A file to which this process and its children append. Callable from any thread.
+
+    Attributes:
+        path: where it is.
+        fd: its file descriptor, for children.
+    """
+
+    def __init__(self) -> None:
+        _remove_old_logs()
+        self.fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".log")
+        os.close(self.fd)
+        self.fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self.path = Path(name)
+        self._kept = False
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._shown: int | None = None  # up to where it was copied to stderr; None: it isn't copied
+
+    def kept(self) -> str:
+        """Return the file's name for a message to the user. The file stays when this process ends."""
+        self._kept = True
+        ray = sys.modules.get("ray")
+        return f"{self.path} on {socket.gethostname()}" if ray is not None and ray.is_initialized() else str(self.path)
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return os.fstat(self.fd).st_size
+
+    def read(self, start: int, limit: int = 1 << 18) -> str:
+        """Return what was written after byte ``start``, of that the last ``limit`` bytes."""
+        size = self.size()
+        start = max(start if start <= size else 0, size - limit)  # it may have been cut
+        return os.pread(self.fd, size - start, start).decode("utf-8", "replace")
+
+    def write(self, text: str) -> None:
+        """Append ``text``."""
+        os.write(self.fd, text.encode("utf-8", "replace"))
+
+    def trim(self) -> None:
+        """Cut a long file to its last part. Does nothing to others."""
+        with self._lock:
+            size = self.size()
+            if size > MAX_BYTES:
+                last = os.pread(self.fd, KEPT_BYTES, size - KEPT_BYTES)
+                os.ftruncate(self.fd, 0)
+                os.write(self.fd, b"(what was before is cut off)\n" + last)
+
+    def follow(self) -> None:
+        """Copy to stderr what is appended from now on, as long as this process runs."""
+        with self._lock:
+            if self._shown is not None:
+                return
+            self._shown = self.size()
+        threading.Thread(target=self._follow, name="daft-vllm-log", daemon=True).start()
+
+    def _follow(self) -> None:
+        while True:
+            time.sleep(FOLLOW_SECONDS)
+            self.show()
+
+    def show(self) -> None:
+        """Copy to stderr what is new, if the log is followed."""
+        with self._lock:
+            if self._shown is None:
+                return
+            size = self.size()
+            start = self._shown if self._shown <= size else 0  # it may have been cut
+            self._shown = size
+            if size > start and log_on_screen():
+                sys.stderr.write(os.pread(self.fd, size - start, start).decode("utf-8", "replace"))
+                sys.stderr.flush()
+
+    def remove(self) -> None:
+        """Remove the file when this process ends, unless its name was given to the user."""
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+            self.show()
+        if not self._kept and os.getpid() == self._owner:
+            self.path.unlink(missing_ok=True)
+
+
+@functools.cache
+def log_file() -> LogFile:
+    """Return the log of this process's engines."""
+    log = LogFile()
+    atexit.register(log.remove)
+    return log
+
+
+@contextlib.contextmanager
+def quiet_thread() -> Iterator[None]:
+    """Send to the log what this thread writes to stdout and stderr inside, unless the log is wanted on the screen.
+
+    Other threads write as before. What is said with Python's ``warnings`` and ``logging`` goes the same way. Don't call
+    code of daft-vllm inside that warns the user.
+    """
+    if log_on_screen() or getattr(_this_thread, "quiet", False):
+        yield
+        return
+    swapped = {name: _ThreadStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
+    for name, stream in swapped.items():
+        setattr(sys, name, stream)
+    handlers = _handlers_of_others(swapped)
+    _this_thread.quiet = True
+    try:
+        yield
+    finally:
+        _this_thread.quiet = False
+        for handler, stream in handlers:
+            handler.setStream(stream.original)
+        for name, stream in swapped.items():
+            if getattr(sys, name) is stream:
+                setattr(sys, name, stream.original)
+
+
+def _handlers_of_others(swapped: Mapping[str, _ThreadStream]) -> list[tuple[_Handler, _ThreadStream]]:
+    """Give loggers of other packages that write to the screen the streams in ``swapped``. Return those changed."""
+    changed = []
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and name.split(".")[0] != "daft_vllm":
+            for handler in logger.handlers:
+                for stream in swapped.values():
+                    if type(handler) is logging.StreamHandler and handler.stream is stream.original:
+                        handler.setStream(stream)
+                        changed.append((handler, stream))
+    return changed
+
+
+def route_vllm_logger() -> None:
+    """Send vLLM's log of this process to the file or to stderr, whichever is wanted when a line is written."""
+    for handler in logging.getLogger("vllm").handlers:
+        if type(handler) is logging.StreamHandler and not isinstance(handler.stream, _LogStream):
+            handler.setStream(_LogStream(handler.stream))
+
+
+def start_log() -> LogFile:
+    """Return the log, for an engine that starts now. If it is wanted on the screen, it is copied to stderr from now on.
+
+    Raises:
+        OptionError: see ``log_on_screen``.
+    """
+    log = log_file()
+    if log_on_screen():
+        log.follow()
+    return log
+
+
+_this_thread = threading.local()
+
+
+class _ThreadStream(io.TextIOBase):
+    """Stands for ``sys.stdout`` or ``sys.stderr``: the text of threads inside ``quiet_thread`` goes to the log.
+
+    Handlers of loggers keep it for good. Then it is the ``sys.stdout`` or ``sys.stderr`` of that moment.
+    """
+
+    def __init__(self, name: str, original: TextIO) -> None:
+        self._name = name
+        self.original = original
+
+    def _now(self) -> TextIO:
+        now = getattr(sys, self._name)
+        return self.original if isinstance(now, _ThreadStream) else now
+
+    def write(self, text: str) -> int:
+        if getattr(_this_thread, "quiet", False):
+            log_file().write(text)
+            return len(text)
+        return self._now().write(text)
+
+    def flush(self) -> None:
+        self._now().flush()
+
+    def isatty(self) -> bool:
+        return not getattr(_this_thread, "quiet", False) and self._now().isatty()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now(), name)
+
+
+class _LogStream(io.TextIOBase):
+    def __init__(self, screen: TextIO) -> None:
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        if log_on_screen():
+            return self._screen.write(text)
+        log_file().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if log_on_screen():
+            self._screen.flush()
+
+
+def _remove_old_logs() -> None:
+    """Remove logs of processes that have ended, except the newest. They were kept after failures."""
+    ended = []
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.log"):
+        with contextlib.suppress(OSError, ValueError):
+            if path.stat().st_uid == os.getuid() and not psutil.pid_exists(int(path.name.split("-")[2])):
+                ended.append((path.stat().st_mtime, path))
+    for _, path in sorted(ended)[:-KEPT_FILES]:
+        with contextlib.suppress(OSError):
+            path.unlink()
