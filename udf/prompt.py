@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import daft
@@ -14,6 +15,7 @@ from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
 from daft_vllm.udf.options import DEFAULT, OPTION_NAMES, PromptOptions, SamplingArguments
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.progress.queries import new_folder, show_progress_of, wants_display
 from daft_vllm.udf.worker.expression import actor_expression
 
 BATCH_SIZE = 2048
@@ -196,6 +198,9 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     parts, later = parts_of(messages), turns_of(options.turns)
     media = any(len(message) > 1 or message[0].kind != "auto" for message in (parts, *(asked for _, asked in later)))
     use_process = _uses_process(options)
+    shown = options.progress_folder is None and wants_display()
+    if shown:
+        options = replace(options, progress_folder=new_folder())
     kinds = [[part.kind for part in asked] for _, asked in later]
     spec = spec_of(options, [part.kind for part in parts], kinds, use_process=use_process)
     columns = [part.column for part in parts]
@@ -207,7 +212,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
             columns.append(column.cast(daft.DataType.string()))
     if isinstance(options.return_format, PerRow):
         columns.append(options.return_format.column.cast(daft.DataType.string()))
-    return actor_expression(
+    expression = actor_expression(
         spec,
         columns,
         use_process=use_process,
@@ -215,6 +220,9 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
         batch_size=options.batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE),
         max_batches=MEDIA_BATCHES if media else None,
     )
+    if shown and options.progress_folder is not None:
+        show_progress_of(expression, str(options.model), options.progress_folder)
+    return expression
 
 
 def _uses_process(options: PromptOptions) -> bool:

@@ -27,7 +27,8 @@ class EngineStats:
         cached_tokens: prompt tokens that came from the prefix cache.
         computed_tokens: prompt tokens that did not.
         optimal_tokens: the fewest prompt tokens that these rows need to compute, in the best order and with room for
-            all in the cache.
+            all in the cache. At most ``computed_tokens``: rows that come later, or again, may find more in the cache
+            than is known when they are sent.
         completion_tokens: tokens generated.
         media: images and other media that were loaded, or failed to load.
         media_seconds: time that loading them took, summed over all of them.
@@ -87,6 +88,7 @@ class EngineStats:
         added = replace(self)
         for name in (field.name for field in fields(self) if field.name not in _GAUGES):
             setattr(added, name, getattr(self, name) - getattr(before, name))
+        added.optimal_tokens = min(added.optimal_tokens, added.computed_tokens)
         return added
 
     def check(self) -> None:

@@ -59,7 +59,7 @@ class Ledger:
         if busy_since is not None:
             stats.busy_seconds += now - busy_since
         stats.idle_seconds = now - self._opened - stats.busy_seconds
-        stats.optimal_tokens = self._queue.optimal_tokens
+        stats.optimal_tokens = min(self._queue.optimal_tokens, stats.computed_tokens)
         return stats
 
     # Called from the engine's thread.

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -154,31 +154,31 @@ def quiet_thread() -> Iterator[None]:
         yield
         return
     swapped = {name: _ThreadStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
+    handlers = _handlers_of_others(swapped["stderr"])
     for name, stream in swapped.items():
         setattr(sys, name, stream)
-    handlers = _handlers_of_others(swapped)
     _this_thread.quiet = True
     try:
         yield
     finally:
         _this_thread.quiet = False
-        for handler, stream in handlers:
-            handler.setStream(stream.original)
+        for handler, before in handlers:
+            handler.setStream(before)
         for name, stream in swapped.items():
             if getattr(sys, name) is stream:
                 setattr(sys, name, stream.original)
 
 
-def _handlers_of_others(swapped: Mapping[str, _ThreadStream]) -> list[tuple[_Handler, _ThreadStream]]:
-    """Give loggers of other packages that write to the screen the streams in ``swapped``. Return those changed."""
+def _handlers_of_others(stream: _ThreadStream) -> list[tuple[_Handler, TextIO]]:
+    """Let loggers of other packages that write to the screen write to ``stream``. Return them with their streams."""
+    screen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, stream.original)
     changed = []
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.split(".")[0] != "daft_vllm":
             for handler in logger.handlers:
-                for stream in swapped.values():
-                    if type(handler) is logging.StreamHandler and handler.stream is stream.original:
-                        handler.setStream(stream)
-                        changed.append((handler, stream))
+                if type(handler) is logging.StreamHandler and any(handler.stream is one for one in screen):
+                    changed.append((handler, handler.stream))
+                    handler.setStream(stream)
     return changed
 
 

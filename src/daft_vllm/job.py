@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from daft import DataFrame, col
 
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.progress.display import watching
 from daft_vllm.udf.prompt import prompt_expression
 from daft_vllm.udf.worker.progress import read_progress
 
@@ -123,7 +123,7 @@ def run_job(
     started = time.monotonic()
     # A worker that is late may still write while the folder is removed.
     temporary = tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
-    with temporary as folder, _watching(folder, watch):
+    with temporary as folder, watching(lambda: read_progress(folder), watch):
         whole = "__daft_vllm__"
         expression = prompt_expression(messages, replace(options, details=True, progress_folder=folder))
         answered = df.with_column(whole, expression)
@@ -198,24 +198,3 @@ def _json_sink(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBat
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
         yield put
-
-
-@contextlib.contextmanager
-def _watching(folder: str, watch: Callable[[Mapping[str, float]], None] | None) -> Iterator[None]:
-    if watch is None:
-        yield
-        return
-    stop = threading.Event()
-
-    def loop() -> None:
-        while not stop.wait(0.5):
-            watch(read_progress(folder))
-
-    thread = threading.Thread(target=loop, name="daft-vllm-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        watch(read_progress(folder))

@@ -41,13 +41,13 @@ class ProgressWriter:
             time.sleep(WRITE_SECONDS)
 
 
-def read_progress(folder: str) -> dict[str, float]:
-    """Return the counters of all workers in ``folder``, by the names of ``EngineStats``, and the number of ``workers``.
+def read_progress(*folders: str) -> dict[str, float]:
+    """Return the counters of all workers in ``folders``, named as in ``EngineStats``, and the number of ``workers``.
 
     They are sums, except ``mean_running``, which is the mean over all steps, and ``peak_running``, the highest.
     """
     total = dict.fromkeys([*EngineStats.names(), "workers"], 0.0)
-    for path in Path(folder).glob("*.json"):
+    for path in (path for folder in folders for path in Path(folder).glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             for name, value in json.loads(path.read_text(encoding="utf-8")).items():
                 total[name] = max(total[name], value) if name == "peak_running" else total[name] + value

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from daft_vllm.cli.terminal import console
 from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.progress.display import ProgressDisplay
 
 SHORT_JOB = 256, 1024
 """A short job has at most this many rows, and at most this many output tokens of each.
@@ -32,7 +30,7 @@ def run_with_progress(
     if options.goal is None and total <= SHORT_JOB[0] and options.sampling["max_tokens"] <= SHORT_JOB[1]:
         options = replace(options, goal="short-job")
     console.print(f"{total} rows, model {options.model}: loading", highlight=False)
-    with _Watch(total) as watch:
+    with ProgressDisplay(str(options.model), total, console=console, plain=True) as watch:
         summary = run_job(df, messages, output, options=options, column=column, error_column=error_column, watch=watch)
     table = Table(title=output, show_header=False)
     table.add_row("rows", str(summary.rows))
@@ -51,50 +49,6 @@ def run_with_progress(
     table.add_row("a row's wait for vLLM, on average", f"{summary.queue_seconds / max(1, summary.rows):.1f} s")
     console.print(table)
     return summary.failed
-
-
-class _Watch:
-    """The progress line. If stderr is no terminal, a plain line every ten seconds instead."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._first: float | None = None
-        self._last_line = time.monotonic()
-        self._bar = Progress(
-            SpinnerColumn(),
-            BarColumn(20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} rows  {task.fields[rates]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("rows", total=total, rates="")
-
-    def __enter__(self) -> _Watch:
-        if console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, counters: Mapping[str, float]) -> None:
-        done = counters["done"]
-        if counters["rows"] and self._first is None:
-            self._first = time.monotonic()
-        seconds = time.monotonic() - self._first if self._first is not None else 0.0
-        tokens = counters["prompt_tokens"] + counters["completion_tokens"]
-        rates = (
-            f"{done / seconds:.1f} rows/s  {tokens / seconds:.0f} tokens/s  "
-            f"{_share(counters['cached_tokens'], counters['prompt_tokens']):.0%} cached"
-            if seconds > 0
-            else "loading"
-        )
-        self._bar.update(self._task, completed=done, rates=rates)
-        if not console.is_terminal and self._first is not None and time.monotonic() - self._last_line >= 10:
-            self._last_line = time.monotonic()
-            left = f"{(self._total - done) * seconds / done:.0f} s left" if done else "time left unknown"
-            console.print(f"{done:.0f}/{self._total} rows  {rates}  {left}", highlight=False)
 
 
 def _share(part: float, whole: float) -> float:

@@ -1,0 +1,1 @@
+"""Shows how far a query is, while it runs."""

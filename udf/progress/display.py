@@ -1,0 +1,139 @@
+"""The line that shows how far a job is: in a terminal, in a notebook, or now and then as plain text."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Column
+
+READ_SECONDS = 0.5
+"""How often counters are read."""
+PLAIN_SECONDS = 10.0
+"""How often a line is printed where nothing can be drawn."""
+MIN_SECONDS = 0.5
+"""Rates are shown once rows have been inside vLLM for this long: those of less time say nothing."""
+
+
+class ProgressDisplay:
+    """Shows rows, rows/s, tokens/s, the share of cached prompt tokens, and the time left. Callable from any thread.
+
+    Call it with counters, as ``read_progress`` returns them. Leave the ``with`` block to take the line away; in a
+    notebook it stays as it was last.
+
+    Args:
+        model: the model's name, shown while the model loads.
+        total: how many rows there are. None: unknown.
+        console: where it is drawn. None: stderr.
+        plain: print a line every ten seconds if ``console`` is neither a terminal nor a notebook.
+    """
+
+    def __init__(self, model: str, total: int | None, *, console: Console | None = None, plain: bool = False) -> None:
+        self.total = total
+        self._loading = f"loading {model}"
+        self._console = console or Console(stderr=True)
+        self._plain = plain
+        self._last_line = self._started = time.monotonic()
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(8),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task(self._loading, total=total)
+        self._notebook: Any = None
+
+    def __enter__(self) -> ProgressDisplay:
+        if self._console.is_jupyter:
+            from IPython.display import display
+
+            self._notebook = display(self._bar, display_id=True)
+        elif self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._console.is_terminal and not self._console.is_jupyter:
+            self._bar.stop()
+
+    def __call__(self, counters: Mapping[str, float]) -> None:
+        """Show new counters."""
+        done, known = counters["done"], counters["rows"]
+        total = max(self.total or 0, known)
+        text = progress_text(counters, self.total) if known else f"{self._loading}, {self._seconds():.0f} s"
+        self._bar.update(self._task, completed=done, total=total or None, description=text)
+        if self._notebook is not None:
+            self._notebook.update(self._bar)
+        elif self._plain and known and not self._console.is_terminal:
+            now = time.monotonic()
+            if now - self._last_line >= PLAIN_SECONDS:
+                self._last_line = now
+                self._console.print(text, highlight=False)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+
+def progress_text(counters: Mapping[str, float], total: int | None) -> str:
+    """Return the line's text.
+
+    Args:
+        counters: as ``read_progress`` returns them. Rates are per second with rows inside vLLM, so without the load.
+        total: how many rows there are. None: unknown; the time left is then that of the rows that are known.
+    """
+    done, known = counters["done"], counters["rows"]
+    rows = f"{done:,.0f}/{max(total or 0, known):,.0f}{'' if total else ' so far,'} rows"
+    engines = max(1.0, counters["workers"])
+    seconds = counters["busy_seconds"] / engines
+    if seconds < MIN_SECONDS or not done:
+        return rows
+    tokens = counters["prompt_tokens"] + counters["completion_tokens"]
+    cached = counters["cached_tokens"] / counters["prompt_tokens"] if counters["prompt_tokens"] else 0.0
+    rate = done / seconds
+    left = (max(total or 0, known) - done) / rate
+    return (
+        f"{rows}, {_short(rate)} rows/s, {_short(tokens / seconds)} tokens/s, {cached:.0%} cached, {_clock(left)} left"
+    )
+
+
+@contextlib.contextmanager
+def watching(
+    read: Callable[[], Mapping[str, float]], watch: Callable[[Mapping[str, float]], None] | None
+) -> Iterator[None]:
+    """Pass what ``read`` returns to ``watch``, twice a second inside, and once more at the end."""
+    if watch is None:
+        yield
+        return
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(READ_SECONDS):
+            watch(read())
+
+    thread = threading.Thread(target=loop, name="daft-vllm-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        watch(read())
+
+
+def _short(number: float) -> str:
+    if number < 9.95:
+        return f"{number:.1f}"
+    return f"{number:.0f}" if number < 9950 else f"{number / 1000:.0f}k"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
