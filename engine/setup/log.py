@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO
 
 import psutil
 
@@ -39,7 +39,6 @@ FOLLOW_SECONDS = 0.2
 """How often new text is copied to the screen, if it is wanted there."""
 
 _PREFIX = "daft-vllm-"
-_Handler: TypeAlias = "logging.StreamHandler[Any]"
 
 
 def log_on_screen() -> bool:
@@ -154,7 +153,9 @@ def quiet_thread() -> Iterator[None]:
         yield
         return
     swapped = {name: _ThreadStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
-    handlers = _handlers_of_others(swapped["stderr"])
+    filters = [(handler, _Quiet(handler)) for handler in _screen_handlers()]
+    for handler, quiet in filters:
+        handler.addFilter(quiet)
     for name, stream in swapped.items():
         setattr(sys, name, stream)
     _this_thread.quiet = True
@@ -162,24 +163,36 @@ def quiet_thread() -> Iterator[None]:
         yield
     finally:
         _this_thread.quiet = False
-        for handler, before in handlers:
-            handler.setStream(before)
+        for handler, quiet in filters:
+            handler.removeFilter(quiet)
         for name, stream in swapped.items():
             if getattr(sys, name) is stream:
                 setattr(sys, name, stream.original)
 
 
-def _handlers_of_others(stream: _ThreadStream) -> list[tuple[_Handler, TextIO]]:
-    """Let loggers of other packages that write to the screen write to ``stream``. Return them with their streams."""
-    screen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, stream.original)
-    changed = []
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger) and name.split(".")[0] != "daft_vllm":
-            for handler in logger.handlers:
-                if type(handler) is logging.StreamHandler and any(handler.stream is one for one in screen):
-                    changed.append((handler, handler.stream))
-                    handler.setStream(stream)
-    return changed
+class _Quiet(logging.Filter):
+    """Lets a handler write to the log what other packages' loggers say in a thread inside ``quiet_thread``."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not getattr(_this_thread, "quiet", False) or record.name.split(".")[0] == "daft_vllm":
+            return True
+        log_file().write(self._handler.format(record) + "\n")
+        return False
+
+
+def _screen_handlers() -> list[logging.Handler]:
+    """Return the handlers of all loggers that write to the screen."""
+    screen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    loggers = [
+        logging.root,
+        *(one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)),
+    ]
+    handlers = {handler: None for logger in loggers for handler in logger.handlers}
+    return [one for one in handlers if any(getattr(one, "stream", None) is stream for stream in screen)]
 
 
 def route_vllm_logger() -> None:

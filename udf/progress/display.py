@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +51,7 @@ class ProgressDisplay:
         )
         self._task = self._bar.add_task(self._loading, total=total)
         self._notebook: Any = None
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ProgressDisplay:
         if self._console.is_jupyter:
@@ -56,12 +59,11 @@ class ProgressDisplay:
 
             self._notebook = display(self._bar, display_id=True)
         elif self._console.is_terminal:
-            self._bar.start()
+            self._stack.enter_context(_handlers_above(self._bar))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._console.is_terminal and not self._console.is_jupyter:
-            self._bar.stop()
+        self._stack.close()
 
     def __call__(self, counters: Mapping[str, float]) -> None:
         """Show new counters."""
@@ -101,6 +103,24 @@ def progress_text(counters: Mapping[str, float], total: int | None) -> str:
     return (
         f"{rows}, {_short(rate)} rows/s, {_short(tokens / seconds)} tokens/s, {cached:.0%} cached, {_clock(left)} left"
     )
+
+
+@contextlib.contextmanager
+def _handlers_above(bar: Progress) -> Iterator[None]:
+    """Draw a bar inside. What the root logger writes to the screen comes above it, as what is printed does."""
+    before = (sys.stdout, sys.stderr)
+    bar.start()  # replaces both
+    swapped = []
+    for handler in logging.root.handlers:
+        if type(handler) is logging.StreamHandler and any(handler.stream is one for one in before):
+            swapped.append((handler, handler.stream))
+            handler.setStream(sys.stdout if handler.stream is before[0] else sys.stderr)
+    try:
+        yield
+    finally:
+        for handler, stream in swapped:
+            handler.setStream(stream)
+        bar.stop()
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -68,7 +69,18 @@ def quiet() -> None:
     """Keep the screen for our progress display: hide Daft's bars and names of queries, unless the user has set them."""
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
     os.environ.setdefault("DAFT_SHOW_QUERY_ID", "0")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_ScreenHandler()])
+
+
+class _ScreenHandler(logging.Handler):
+    """Prints to the ``sys.stderr`` of the moment, which while a bar is drawn puts the text above it."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
 
 
 def own_cause(error: BaseException) -> BaseException | None:
