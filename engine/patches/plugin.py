@@ -6,6 +6,7 @@ import os
 import sys
 
 from daft_vllm.engine.setup.guardian import OWNER_PID, exit_with_parent
+from daft_vllm.engine.setup.log import mark_own_warnings
 
 
 def register() -> None:
@@ -13,6 +14,8 @@ def register() -> None:
     if OWNER_PID not in os.environ:
         return
     exit_with_parent()
+    if os.environ[OWNER_PID] != str(os.getpid()):
+        mark_own_warnings()
     if "vllm.v1.engine.core" not in sys.modules:  # this process is not the core's
         return
     from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops

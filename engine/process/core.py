@@ -29,7 +29,7 @@ from daft_vllm.engine.setup.adapters import adapter_args, download_adapters
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
-from daft_vllm.engine.setup.log import LogFile, quiet_thread, route_vllm_logger, start_log
+from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.text.tools import ToolReader
@@ -104,7 +104,11 @@ class Core:
                 importlib.import_module("vllm.v1.engine.async_llm")
             apply_patch("early_core", take_early_core)
             with gc_frozen():
-                return cls._start(config, watch, before, left_out, start)
+                core = cls._start(config, watch, before, left_out, start)
+            if not log_on_screen():
+                for warning in own_warnings(start.written()):
+                    logger.warning(warning)
+            return core
 
     @classmethod
     def _start(

@@ -39,6 +39,7 @@ FOLLOW_SECONDS = 0.2
 """How often new text is copied to the screen, if it is wanted there."""
 
 _PREFIX = "daft-vllm-"
+_OWN = "[daft-vllm] "
 
 
 def log_on_screen() -> bool:
@@ -89,8 +90,9 @@ class LogFile:
         return os.pread(self.fd, size - start, start).decode("utf-8", "replace")
 
     def write(self, text: str) -> None:
-        """Append ``text``."""
-        os.write(self.fd, text.encode("utf-8", "replace"))
+        """Append ``text``. If the disk is full, the text is lost."""
+        with contextlib.suppress(OSError):
+            os.write(self.fd, text.encode("utf-8", "replace"))
 
     def trim(self) -> None:
         """Cut a long file to its last part. Does nothing to others."""
@@ -212,6 +214,20 @@ def start_log() -> LogFile:
     if log_on_screen():
         log.follow()
     return log
+
+
+@functools.cache
+def mark_own_warnings() -> None:
+    """In a process of vLLM: mark the warnings of daft-vllm in the log, so that ``own_warnings`` finds them."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter(f"{_OWN}%(message)s"))
+    logging.getLogger("daft_vllm").addHandler(handler)
+
+
+def own_warnings(text: str) -> list[str]:
+    """Return the warnings of daft-vllm in the text of a log, each once."""
+    return list(dict.fromkeys(line.removeprefix(_OWN) for line in text.splitlines() if line.startswith(_OWN)))
 
 
 _this_thread = threading.local()

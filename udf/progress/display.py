@@ -91,7 +91,7 @@ def progress_text(counters: Mapping[str, float], total: int | None) -> str:
         total: how many rows there are. None: unknown; the time left is then that of the rows that are known.
     """
     done, known = counters["done"], counters["rows"]
-    rows = f"{done:,.0f}/{max(total or 0, known):,.0f}{'' if total else ' so far,'} rows"
+    rows = f"{done:,.0f}/{max(total or 0, known):,.0f} rows{'' if total else ' so far'}"
     engines = max(1.0, counters["workers"])
     seconds = counters["busy_seconds"] / engines
     if seconds < MIN_SECONDS or not done:

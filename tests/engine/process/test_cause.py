@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from daft_vllm import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.cause import died_of, start_error
 from daft_vllm.engine.process.early_core import EarlyContext, core_start
-from daft_vllm.engine.setup.log import LogFile
+from daft_vllm.engine.setup.log import LogFile, mark_own_warnings, own_warnings
 from daft_vllm.errors import EngineStartError
 from tests.conftest import TINY_ARGS
 
@@ -96,6 +97,22 @@ def test_how_the_core_ended_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert sorted(start.written().split()) == ["error", "out"]
     log.remove()
     assert not log.path.exists()
+
+
+def _warn() -> None:
+    mark_own_warnings()
+    mark_own_warnings()
+    for name, text in (("daft_vllm", "a change is left out"), ("vllm", "of theirs")) * 2:
+        logging.getLogger(name).warning(text)
+
+
+def test_our_warnings_come_out_of_vllms_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with core_start(LogFile()) as start:
+        EarlyContext().Process(target=_warn).start()
+        assert start.exit_code(60) == 0
+        assert own_warnings(start.written()) == ["a change is left out"]
+        assert "of theirs" in start.written()
 
 
 def test_the_cause_of_a_failed_start_is_in_the_error(tiny: str, capfd: pytest.CaptureFixture[str]) -> None:

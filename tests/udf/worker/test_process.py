@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pickle
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
+import termios
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +121,53 @@ def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
         assert result["driver_mb"] < 1024
         assert not result["torch"]
     assert wait_gone(vllm_processes() - before) == []
+
+
+CLEAN = """
+import json, sys, daft
+from daft import col
+from daft_vllm import close_engines, prompt
+for use_process in (False, True):
+    answers = prompt(col("q"), ["yes", "no"], model=sys.argv[1], engine_args=json.loads(sys.argv[2]), gpus=0,
+                     use_process=use_process)
+    print(set(daft.from_pydict({"q": ["a", "b"]}).with_column("a", answers).to_pydict()["a"]) <= {"yes", "no"})
+    close_engines()
+"""
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder with a short name: vLLM has sockets in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_terminal_shows_our_lines_only(tiny: str, tmp_path: Path, short_folder: Path) -> None:
+    """In the driver and with a process, without a word of vLLM, torch and Daft, and no log is left."""
+    (tmp_path / "clean.py").write_text(CLEAN, encoding="utf-8")
+    wanted = ("VLLM_LOGGING_LEVEL", "DAFT_PROGRESS_BAR")
+    environment = {name: value for name, value in os.environ.items() if name not in wanted}
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "clean.py"), tiny, json.dumps(TINY_ARGS)],
+        env={**environment, "TMPDIR": str(short_folder), "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    screen = b""
+    with contextlib.suppress(OSError):  # the end
+        while part := os.read(ours, 65536):
+            screen += part
+    os.close(ours)
+    assert process.wait(timeout=60) == 0, screen.decode()
+    lines = [line.strip() for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", screen.decode()))]
+    bar = re.compile(r"[\u2800-\u28ff]? *━[━╸╺]* (loading|\d+/2 rows)")
+    assert [line for line in lines if line and not bar.match(line)] == ["True", "True"]
+    assert sum("loading" in line for line in lines) > 2, "it shows progress"
+    assert not list(short_folder.glob("daft-vllm-*"))
 
 
 def test_spec_and_formats_pickle() -> None:
