@@ -37,6 +37,10 @@ _ADVICE = (
         "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model.",
     ),
     (re.compile(r"gated|\b401\b"), "Accept the model's licence on the hub and set HF_TOKEN."),
+    (
+        re.compile(r"can't get attribute '.*' on <module '__main__'"),
+        "Put it into a module of its own: vLLM's processes can't import it from standard input, -c, or a notebook.",
+    ),
     (re.compile(r"no space left on device"), "Free disk space, or set HF_HOME and VLLM_CACHE_ROOT to another disk."),
     (
         re.compile(r"incompleteheader|header ?too ?(?:large|small)|metadataincompletebuffer|invalidheader"),

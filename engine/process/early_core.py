@@ -28,7 +28,7 @@ import psutil
 
 from daft_vllm.engine.patches.front_end import Run, replace_launches
 from daft_vllm.engine.process.early_main import SET_BY_VLLM
-from daft_vllm.engine.process.main_module import needs_main
+from daft_vllm.engine.process.main_module import without_main
 from daft_vllm.engine.setup.environment import core_environment, environment_variables
 from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.setup.log import LogFile
@@ -191,16 +191,13 @@ class _Popen(popen_spawn_posix.Popen):
     def _pickled(self, process_obj: BaseProcess) -> tuple[memoryview, list[int]]:
         """Return what the process gets to run, and the file descriptors that it inherits.
 
-        It imports the script's main module only if it gets something of it. So a script needs no
-        ``if __name__ == "__main__":``, and may come from standard input.
+        It imports the script's main module only if it has to.
         """
         main, work = io.BytesIO(), io.BytesIO()
         set_spawning_popen(self)
         try:
             ForkingPickler(work).dump(process_obj)
-            data = spawn.get_preparation_data(process_obj.name)
-            if not needs_main(work.getvalue()):
-                data = {name: value for name, value in data.items() if not name.startswith("init_main")}
+            data = without_main(spawn.get_preparation_data(process_obj.name), work.getvalue())
             ForkingPickler(main).dump(data)
         finally:
             set_spawning_popen(None)

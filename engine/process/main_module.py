@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickletools
 import sys
-from types import FunctionType, ModuleType
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from daft_vllm.errors import EngineStartError
 
+_MAIN_PATH = "init_main_from_path"
 
-def needs_main(task: bytes) -> bool:
-    """Whether a new process of vLLM has to import the script's main module, as ``multiprocessing`` lets it by default.
 
-    It has to if it gets something that the script defines (a class in ``engine_args``). It also does if the script uses
-    vLLM by itself, because it may register a model or a parser.
+def without_main(preparation: Mapping[str, Any], task: bytes) -> dict[str, Any]:
+    """Return what ``multiprocessing`` tells a new process, without the script's main module if that isn't needed.
+
+    By default each new process imports it. So a script would need ``if __name__ == "__main__":``, and could not come
+    from standard input. It is needed if the process gets a reference to something that the script defines, or if the
+    script registers a model with vLLM.
 
     Args:
-        task: what the process gets, pickled.
+        preparation: from ``multiprocessing.spawn.get_preparation_data``.
+        task: what the process gets to run, pickled.
     """
-    return b"__main__" in task or any(_of_vllm(value) for value in vars(sys.modules["__main__"]).values())
+    path = Path(preparation.get(_MAIN_PATH, ""))
+    registers = path.is_file() and b"ModelRegistry" in path.read_bytes()
+    if registers or (_refers_to_main(task) and (path.is_file() or _MAIN_PATH not in preparation)):
+        return dict(preparation)
+    return {name: value for name, value in preparation.items() if not name.startswith("init_main")}
 
 
-def _of_vllm(value: object) -> bool:
-    if isinstance(value, ModuleType):
-        name = value.__name__
-    elif isinstance(value, (type, FunctionType)):
-        name = value.__module__ or ""
-    else:
-        return False
-    return name.split(".")[0] == "vllm"
+def _refers_to_main(task: bytes) -> bool:
+    """Whether a pickle names the main module. A pickle inside it is vLLM's own, which has what it needs by value."""
+    return any(
+        isinstance(argument, str) and argument.split(" ")[0] == "__main__"
+        for _, argument, _ in pickletools.genops(task)
+    )
 
 
 def refuse_in_import() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from daft_vllm.errors import EngineError, OptionError
-from daft_vllm.tuning.tune import Trial, Tuner, TuningResult, tuned_args, write_overlay
+from daft_vllm.tuning.tune import Trial, Tuner, TuningResult, error_in, tuned_args, write_overlay
 from tests.conftest import TINY_ARGS
 from tests.helpers import vllm_processes
 
@@ -145,3 +145,12 @@ def test_real_trials_leave_nothing_behind(tiny: str, tmp_path: Path) -> None:
     assert hasty._try({}).error == "took more than 4 seconds"
     assert vllm_processes() == before
     assert [json.loads(line)["error"] is None for line in log.read_text().splitlines()] == [True, False, False]
+
+
+def test_why_a_trial_failed() -> None:
+    stderr = (
+        "KeyError: 'x'\n\nTraceback:\n  File\ndaft_vllm.errors.EngineStartError: no memory\nLower it.\nThe log is x.\n"
+    )
+    assert error_in(stderr) == "daft_vllm.errors.EngineStartError: no memory Lower it. The log is x."
+    assert error_in("Killed\n") == "Killed"
+    assert error_in("") == "it ended without an error message"

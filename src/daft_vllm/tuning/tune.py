@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -216,8 +217,7 @@ class Tuner:
             _kill_session(process)
         lines = out.strip().splitlines()
         if process.returncode or not lines:
-            why = err.strip().splitlines()[-1:] or ["it ended without an error message"]
-            return Trial(settings, error=f"failed: {why[0][:300]}")
+            return Trial(settings, error=f"failed: {error_in(err)[:300]}")
         result = json.loads(lines[-1])
         if result["failed"] == len(self._job["texts"]):
             return Trial(settings, error="every row failed")
@@ -238,6 +238,13 @@ class Tuner:
                 trial = Trial(**entry)
                 self._known.setdefault(json.dumps(trial.settings, sort_keys=True), []).append(trial)
                 self.trials.append(trial)
+
+
+def error_in(stderr: str) -> str:
+    """Return the message of the exception that ended a process, in one line."""
+    lines = stderr.strip().splitlines()
+    first = next((i for i, line in reversed([*enumerate(lines)]) if re.match(r"[\w.]+(Error|Exception): ", line)), -1)
+    return " ".join(lines[first:]) or "it ended without an error message"
 
 
 def write_overlay(tuned: TuningResult, path: Path, model: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from daft_vllm.engine.process.early_core import (
     take_early_core,
 )
 from daft_vllm.engine.process.early_main import SET_BY_VLLM, gc_disabled, gc_frozen
+from daft_vllm.engine.process.main_module import without_main
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.engine.setup.openmp import openmp_environment
 from tests.helpers import wait_gone
@@ -235,3 +237,27 @@ def test_its_title_can_be_set_whatever_became_of_its_variables() -> None:
         [sys.executable, "-c", script], env={"FIRST": "1", **os.environ}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "VLLM::EngineCore"
+
+
+def test_a_new_process_imports_the_script_only_if_it_has_to(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from vllm import SamplingParams")
+    registers = tmp_path / "registers.py"
+    registers.write_text("from vllm import ModelRegistry\nModelRegistry.register_model('A', 'b:C')")
+    other = {"name": "EngineCore", "sys_argv": ["x"]}
+    harmless, by_reference, by_value = (
+        pickle.dumps(os.getcwd),
+        b"c__main__\nf\n.",
+        pickle.dumps(b"c__main__\nf\n."),
+    )
+    for work, path, imported in (
+        (harmless, script, False),
+        (harmless, registers, True),
+        (by_reference, script, True),
+        (by_value, script, False),
+        (by_reference, tmp_path / "<stdin>", False),
+    ):
+        told = without_main({**other, "init_main_from_path": str(path)}, work)
+        assert told == {**other, **({"init_main_from_path": str(path)} if imported else {})}
+    assert without_main({**other, "init_main_from_name": "package.main"}, harmless) == other
+    assert without_main({**other, "init_main_from_name": "package.main"}, by_reference) != other
