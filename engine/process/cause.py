@@ -79,7 +79,7 @@ def start_error(model: str, error: Exception, log: str, exit_code: int | None, l
     """
     text = str(error).strip() or type(error).__name__
     if _NO_CAUSE.search(text):
-        text = _cause(log, exit_code) or text
+        text = _cause(log, exit_code) or last_lines(log) or text
     return "\n".join(
         filter(None, (f"vLLM did not start with model {model!r}: {text}", _advice(text), _where(log_name)))
     )
@@ -104,7 +104,7 @@ def _cause(log: str, exit_code: int | None) -> str:
             "A worker ended without an error. The kernel ends a process in this way when memory runs out: use a "
             "smaller model, lower max_model_len or gpu_memory_utilization in engine_args, or add memory."
         )
-    return found or last_lines(log)
+    return found
 
 
 def last_lines(log: str) -> str:

@@ -65,6 +65,7 @@ class Core:
         self.processes = list(processes)
         self.log = log
         self._log_start = log.size()
+        self._killed = False
         self._cores = list(llm.engine_core.resources.engine_manager.processes)
         self.max_model_len: int = llm.model_config.max_model_len
         self.max_num_seqs: int = llm.vllm_config.scheduler_config.max_num_seqs
@@ -285,7 +286,7 @@ class Core:
     def death(self) -> str:
         """Return what is known about why this vLLM died, and where its log is. Callable from any thread."""
         self.log.show()
-        exit_code = next((core.exitcode for core in self._cores if core.exitcode), None)
+        exit_code = next((core.exitcode for core in self._cores if core.exitcode and not self._killed), None)
         return died_of(self.log.read(self._log_start), exit_code, self.log.kept())
 
     def shutdown(self, grace: float = GRACE_SECONDS) -> None:
@@ -307,6 +308,7 @@ class Core:
 
     def kill(self) -> None:
         """Kill vLLM's processes at once. Callable from any thread."""
+        self._killed = True
         kill_processes(self.processes)
 
 

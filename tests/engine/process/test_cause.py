@@ -84,7 +84,7 @@ def test_what_vllm_itself_says_stays() -> None:
 
 
 def test_vllm_ends_by_itself_after_a_sigterm() -> None:
-    assert "signal" not in died_of("", -signal.SIGTERM, "x.log")
+    assert died_of("some line\n", -signal.SIGTERM, "x.log") == "Its log doesn't say why. The log of vLLM is x.log."
 
 
 def test_how_the_core_ended_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
