@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import jsonschema
@@ -27,6 +28,8 @@ _KEYWORDS_OF = {
         *("maxProperties", "dependentRequired", "dependentSchemas"),
     ),
 }
+_EXACT_DIGITS = 15
+"""The most digits of which a double keeps every one."""
 _KEYWORDS_OF["number"] = _KEYWORDS_OF["integer"]
 
 
@@ -110,6 +113,10 @@ class Emitter:
         multiples = self._library.multiples(flat.get("multipleOf", []), find, whole=False)
         low, high = flat.get("minimum", -math.inf), flat.get("maximum", math.inf)
         above, below = flat.get("exclusiveMinimum", -math.inf), flat.get("exclusiveMaximum", math.inf)
+        if steps := flat.get("multipleOf"):  # a number of more digits is none any more, once it is read as a double
+            limit = float(10 ** (_EXACT_DIGITS - max(map(_decimals, steps))))
+            flat = {**flat, "minimum": max(low, -limit), "maximum": min(high, limit)}
+            low, high = flat["minimum"], flat["maximum"]
         if low > high or low >= below or above >= high or above >= below:
             return NEVER
         least, most = max(low, above), min(high, below)
@@ -289,6 +296,12 @@ def from_flat(flat: Flat) -> Flat:
     if parts:
         schema["allOf"] = parts
     return schema
+
+
+def _decimals(step: float) -> int:
+    """Return how many digits after the point a number has."""
+    exponent = Decimal(str(step)).as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
 def _is_multiple(value: int, step: float) -> bool:

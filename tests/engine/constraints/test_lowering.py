@@ -173,6 +173,7 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "string", "pattern": "foo"}, ["foo", "a foo b"], ["fo"]),
     ({"type": "string", "pattern": "^[a-z][a-z0-9-]*$", "maxLength": 5}, ["a", "ab-1"], ["", "abcdef", "1a"]),
     ({"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 9}, [0.25, 8.75], [0.3, 10.0]),
+    ({"type": "number", "multipleOf": 1.5}, [4.5, 1.5e10], [0.3, 8.625e50]),  # a double rounds large numbers
     ({"type": "string", "format": "date"}, ["2024-02-29", "1999-12-31"], ["2023-02-29", "2024-02-30", "2024-13-01"]),
     ({"type": "string", "format": "email"}, ["a.b@c.org"], ["a@b", "@c.org", "a b@c.org"]),
     ({"type": "array", "prefixItems": [{}, {}], "items": False, "minItems": 2}, [[1, "a"]], [[1], [1, 2, 3]]),
