@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from daft_vllm.model_configs.cards import GIB
-from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weight_bytes
+from daft_vllm.model_configs.cards import GIB, Card
+from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weight_bytes, weights_of
 from daft_vllm.model_configs.registry import ModelConfig, known_models
+from daft_vllm.model_configs.splitting import SIZES, possible_sizes, split_problem
 
 _FP8 = (8, 9)
 """The lowest compute capability with which vLLM multiplies 8-bit matrices."""
+
+
+def engines_of(config: ModelConfig, card: Card, gpus: int, args: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the GPUs of each engine, and how many engines, that use a machine best. None: the model doesn't fit.
+
+    That is the smallest number over which vLLM can split the model and with which it fits; if possible, one that leaves
+    no GPU idle.
+    """
+    weights = weights_of(config, args)
+    possible = possible_sizes(config, args, most=gpus)
+    for size in sorted(possible, key=lambda one: (gpus % one != 0, one)):
+        if plan_memory(config.architecture, weights, card, gpus=size, engine_args=args).fits:
+            return size, gpus // size
+    return None
 
 
 def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[str, Any]) -> list[str]:
@@ -19,22 +34,23 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
         return [f"a context of {plan.max_model_len} doesn't fit beside the weights; max_model_len={plan.longest} does."]
     needs = plan.weights + plan.activations + plan.graphs + plan.other
     sentences = [f"each GPU has {plan.available / GIB:.1f} GiB for vLLM, and {needs / GIB:.1f} GiB are needed."]
-    for number in (2, 4, 8):
-        more = {name: value for name, value in args.items() if name != "max_model_len"}
-        if (
-            number > plan.gpus
-            and plan_memory(config.architecture, weights, plan.card, gpus=number, engine_args=more).longest
-        ):
+    more = {name: value for name, value in args.items() if name != "max_model_len"}
+    larger = [number for number in possible_sizes(config, args) if number > plan.gpus]
+    for number in sorted(larger, key=lambda one: (one not in SIZES, one)):
+        if plan_memory(config.architecture, weights, plan.card, gpus=number, engine_args=more).longest:
             sentences.append(f"gpus={number} fits.")
             break
-    if config.quantization is None and _capability(plan) >= _FP8:
+    if config.quantization is None and (plan.card.capability or ()) >= _FP8:
         smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8")
         if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
             sentences.append('engine_args={"quantization": "fp8"} fits.')
     family = [
         other
         for other in known_models().values()
-        if other.parameters < config.parameters and other.name.split("-")[0] == config.name.split("-")[0]
+        if other.parameters < config.parameters
+        and other.name.split("-")[0] == config.name.split("-")[0]
+        and other.task == config.task
+        and split_problem(other, plan.gpus) is None
     ]
     generation = config.name.rpartition("-")[0]
     for other in sorted(family, key=lambda one: (not one.name.startswith(f"{generation}-"), -one.parameters)):
@@ -43,7 +59,3 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
             sentences.append(f"{other.name} fits.")
             break
     return sentences
-
-
-def _capability(plan: MemoryPlan) -> tuple[int, ...]:
-    return tuple(int(part) for part in plan.card.compute_capability.split("."))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -66,6 +67,7 @@ class Architecture:
         expert_size: width of an expert's MLP.
         takes: what the model takes besides text: ``"image"``, ``"audio"``.
         encoder: its image encoder. None: it has none, or one that isn't made of attention.
+        divided: what vLLM divides evenly among the GPUs of an engine: each count or width, by its name.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Architecture:
     expert_size: int = 0
     takes: tuple[str, ...] = ()
     encoder: Encoder | None = None
+    divided: Mapping[str, int] = field(default_factory=dict)
 
 
 def architecture_of(config: Any) -> Architecture:
@@ -110,7 +113,24 @@ def architecture_of(config: Any) -> Architecture:
         expert_size=moe_width,
         takes=media_of_config(config),
         encoder=_encoder(config),
+        divided=_divided(text, experts, moe_width),
     )
+
+
+def _divided(text: Any, experts: int, expert_size: int) -> dict[str, int]:
+    """Return what vLLM divides among GPUs and refuses to divide unevenly (``vllm.distributed.utils.divide``)."""
+    dense = not experts or bool(getattr(text, "first_k_dense_replace", 0))
+    groups = getattr(text, "mamba_n_groups", 1) or 1
+    found = {
+        "attention heads": text.num_attention_heads,
+        "columns of its MLP": _largest(getattr(text, "intermediate_size", 0)) if dense else 0,
+        "columns of an expert": expert_size,
+        "key heads of linear attention": getattr(text, "linear_num_key_heads", 0),
+        "value heads of linear attention": getattr(text, "linear_num_value_heads", 0),
+        "heads of its Mamba layers": getattr(text, "mamba_n_heads", 0),
+        "groups of its Mamba layers": groups if groups > 1 else 0,
+    }
+    return {name: int(number) for name, number in found.items() if number}
 
 
 def media_of_config(config: Any) -> tuple[str, ...]:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 from daft_vllm.model_configs.activations import CONTEXT_BYTES, NCCL_BYTES, activation_bytes, graph_bytes
 from daft_vllm.model_configs.architecture import Architecture, CacheLayers
 from daft_vllm.model_configs.cards import GIB, Card
+from daft_vllm.model_configs.quantization import Quantization, quantization_of, read_quantization
 
 if TYPE_CHECKING:
     from daft_vllm.model_configs.registry import ModelConfig
 
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0}
-QUANTIZED_BYTES = {"fp8": 1.0, "mxfp4": 0.6045, "awq": 0.53, "gptq": 0.53, "bitsandbytes": 0.53, "int8": 1.0}
-"""Bytes of a quantized weight, scales included. mxfp4: 4 bits, and a scale of 8 bits for 32 weights; vLLM pads the
-2,880 columns of gpt-oss to 3,072. awq and gptq: 4 bits, and a scale of 16 and a zero point of 4 bits for 128 weights.
-Embeddings stay in 16 bits."""
 UTILIZATION = 0.92
 """vLLM 0.32's default of ``gpu_memory_utilization``."""
 BLOCK_SIZE = 16
@@ -84,24 +81,53 @@ class MemoryPlan:
 
 
 def weight_bytes(
-    parameters: int, architecture: Architecture, *, dtype: str = "bfloat16", quantization: str | None = None
+    parameters: int,
+    architecture: Architecture,
+    *,
+    dtype: str = "bfloat16",
+    quantization: Quantization | str | None = None,
 ) -> int:
-    """Return the bytes of a model's weights."""
+    """Return the bytes of a model's weights. Embeddings, and what a quantization leaves as it is, have 16 bits.
+
+    Args:
+        parameters: number of weights.
+        architecture: the model's architecture.
+        dtype: type of weights that are not quantized.
+        quantization: how they are quantized, or the name of a kind. If it doesn't say how many bits a weight takes,
+            16 are counted.
+    """
     if quantization is None:
-        return int(parameters * BYTES[dtype])
-    embeddings = architecture.embeddings * architecture.vocabulary * architecture.hidden_size
-    return int((parameters - embeddings) * QUANTIZED_BYTES[quantization] + embeddings * 2)
+        return int(parameters * BYTES.get(dtype, 2.0))
+    kind = read_quantization({}, quantization) if isinstance(quantization, str) else quantization
+    whole = architecture.embeddings * architecture.vocabulary * architecture.hidden_size
+    if kind.only_experts:
+        experts = architecture.layers * architecture.experts * 3 * architecture.hidden_size * architecture.expert_size
+        whole = max(whole, parameters - experts)
+    whole = min(whole, parameters)
+    return int((parameters - whole) * (kind.weight_bytes or 2.0) + whole * 2)
 
 
-def weights_of(config: ModelConfig, engine_args: Mapping[str, Any] | None = None) -> int:
-    """Return the bytes of a known model's weights: as published, or in the type that vLLM's arguments ask for."""
+def weights_of(
+    config: ModelConfig, engine_args: Mapping[str, Any] | None = None, *, file_bytes: int | None = None
+) -> int:
+    """Return the bytes of a model's weights: as published, or in the type that vLLM's arguments ask for.
+
+    Args:
+        config: the model's config.
+        engine_args: arguments of vLLM's engine.
+        file_bytes: bytes of its files of weights. If these are quantized, or its weights can't be counted, that is the
+            answer. None: unknown.
+    """
     args = engine_args or {}
+    quantization = quantization_of(config, args)
+    if file_bytes is not None and (not config.parameters or (quantization is not None and quantization.from_files)):
+        return file_bytes
     dtype = str(args.get("dtype", "auto"))
     return weight_bytes(
         config.parameters,
         config.architecture,
         dtype="bfloat16" if dtype == "auto" else dtype,
-        quantization=args.get("quantization") or config.quantization,
+        quantization=quantization,
     )
 
 

@@ -191,18 +191,29 @@ def known_models() -> dict[str, ModelConfig]:
 
 
 def config_of(model: str) -> ModelConfig | None:
-    """Return the config of a model by its short name or its name on the hub; None if there is none."""
-    by_hub_name = {config.hub_name.lower(): config for config in known_models().values()}
-    return known_models().get(model) or by_hub_name.get(model.lower())
+    """Return the config of a model by its short name or its name on the hub, in any case; None if there is none.
+
+    A folder of that name, written in another case than the short name, is the folder.
+    """
+    known = known_models()
+    if model in known:
+        return known[model]
+    if "/" not in model and Path(model).is_dir():
+        return None
+    return known.get(model.lower()) or _by_hub_name().get(model.lower())
+
+
+def _by_hub_name() -> dict[str, ModelConfig]:
+    return {config.hub_name.lower(): config for config in known_models().values()}
 
 
 def check_known_model(model: str) -> None:
     """Raise ``OptionError`` if the name is empty, or nearly but not exactly that of a known model."""
     if not isinstance(model, str) or not model.strip():
         raise OptionError(f"model is a folder, a name on the hub or a short name, got {model!r}.")
-    if "/" in model or model in known_models() or Path(model).exists():
+    if "/" in model or config_of(model) is not None or Path(model).expanduser().exists():
         return
-    hint = suggest(model, known_models())
+    hint = suggest(model.lower(), known_models())
     if hint:
         raise OptionError(f"there is no model {model!r}.{hint} Names on the hub look like 'owner/name'.")
 
@@ -216,17 +227,19 @@ def resolve_model(model: str) -> str:
     Raises:
         MissingPackageError: the package that carries the model is not installed.
     """
-    config = known_models().get(model)
-    if config is None:
-        return str(Path(model).expanduser()) if model.startswith("~") else model
-    if config.package is None:
-        return config.hub_name
-    return str(converted_folder(config.name, config.package))
+    return _resolved(model, convert=True)
 
 
 def known_folder(model: str) -> str:
     """Return the same as ``resolve_model`` without converting anything: the folder may not exist yet."""
-    config = known_models().get(model)
-    if config is None or config.package is None:
-        return resolve_model(model)
-    return str(folder_of(config.name, config.package))
+    return _resolved(model, convert=False)
+
+
+def _resolved(model: str, *, convert: bool) -> str:
+    path = Path(model).expanduser()
+    config = None if path.is_dir() and model not in known_models() else config_of(model)
+    if config is None:
+        return str(path) if model.startswith("~") else model
+    if config.package is None or "/" in model:
+        return config.hub_name
+    return str((converted_folder if convert else folder_of)(config.name, config.package))

@@ -98,11 +98,14 @@ def check_remote_code(config: ModelConfig | None, args: Mapping[str, Any]) -> No
 
 
 def card_settings(config: ModelConfig | None, card: Card) -> dict[str, Setting]:
-    """Return a card's settings for every model and for this one; none of them is among the model's own settings."""
+    """Return a card's settings for every model and for this one; none of them is among the model's own settings.
+
+    A variant of a card (``Card.like``) has the settings of that card, where a model has none for the variant itself.
+    """
     found = {n: Setting(v, f"card {card.name}", card.why.get(n, "")) for n, v in card.engine_args.items()}
-    overlay = config.cards.get(card.name) if config is not None else None
-    if config is not None and overlay is not None:
-        origin = f"model {config.name} on {card.name}"
+    alike = next((name for name in (card.name, card.like) if config is not None and name in config.cards), None)
+    if config is not None and alike is not None:
+        origin, overlay = f"model {config.name} on {alike}", config.cards[alike]
         found |= {n: Setting(v, origin, overlay.why.get(n, "")) for n, v in overlay.engine_args.items()}
     return found
 

@@ -44,7 +44,9 @@ def estimate_throughput(
     cached_tokens: int = 0,
     max_num_seqs: int | None = None,
 ) -> Throughput | None:
-    """Return how fast rows of this shape go through one engine; None if a row doesn't fit into its memory.
+    """Return how fast rows of this shape go through one engine.
+
+    None if a row doesn't fit into its memory, or nothing is known of the card's speed.
 
     A prompt is computed at half of the card's peak rate. A step of generation either reads all weights and the caches
     of the sequences at 70% of the card's bandwidth, or computes at the rate of a prompt, whichever takes longer. The
@@ -62,7 +64,7 @@ def estimate_throughput(
     needed = sequence_bytes(architecture, prompt_tokens + output_tokens, tensor_parallel=plan.gpus)
     most = max_num_seqs or vllm_defaults(plan.card)["max_num_seqs"]
     sequences = min(most, plan.cache // max(1, needed))
-    if sequences < 1:
+    if sequences < 1 or not plan.card.flops or not plan.card.bandwidth:
         return None
     rate = plan.card.flops * plan.gpus * COMPUTE_SHARE
     bandwidth = plan.card.bandwidth * BANDWIDTH_SHARE

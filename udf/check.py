@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import daft
 
@@ -17,37 +17,22 @@ from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, vis
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.model_configs import config_of
-from daft_vllm.model_configs.cards import GIB, Card, card_named, card_of
+from daft_vllm.model_configs.cards import GIB, Card, card_named, planned_card
 from daft_vllm.model_configs.memory import utilization_of
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
 from daft_vllm.udf.planning.plan import spec_of
-from daft_vllm.udf.preflight import model as model_checks
+from daft_vllm.udf.preflight.architecture import BFLOAT16, check_architecture, check_card_type, check_split
+from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
+from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
+from daft_vllm.udf.preflight.report import Check
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
 
-Status = Literal["ok", "warning", "failure", "skipped"]
-_BFLOAT16 = (8, 0)
-"""GPUs with at least this compute capability have bfloat16."""
 _SAMPLE = 256
 """How many rows' prompts are tokenized."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check.
-
-    Args:
-        name: what was checked.
-        status: the result. ``"skipped"``: it could not be checked, or there is nothing to check.
-        seen: what was found, and for a failure what to do.
-    """
-
-    name: str
-    status: Status
-    seen: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +66,7 @@ def check(
     *,
     df: daft.DataFrame | None = None,
     gpu: str | None = None,
+    gpu_memory: float | None = None,
     **options: Any,
 ) -> CheckReport:
     """Check everything that can be wrong with a job, without loading the model. This takes seconds.
@@ -89,7 +75,9 @@ def check(
         messages: as ``prompt()`` takes them. None: the prompts are not checked.
         return_format: as ``prompt()`` takes it.
         df: the table. Its first 256 rows are read, to see how long the prompts are. None: no rows are read.
-        gpu: the card to plan for: L4, A10G, A100-40, A100-80, H100, H200. None: this machine's card, if it is known.
+        gpu: the card to plan for, as people or the driver call it: L4, A100-80, "RTX 4090", "NVIDIA H100 NVL". None:
+            this machine's card, if it is known.
+        gpu_memory: the card's memory in GB, for a card that isn't known, or a part of one. None: that of ``gpu``.
         **options: the other arguments of ``prompt()``. ``gpus`` is 1 by default if ``gpu`` is given or a GPU is
             visible, else 0.
 
@@ -101,8 +89,9 @@ def check(
         return options.get(name, option_default(name))
 
     parts = parts_of(messages) if messages is not None else []
-    card = card_of(gpu) if gpu is not None else _card_here()
-    gpus: float = given("gpus") if given("gpus") is not None else float(gpu is not None or bool(visible_gpus()))
+    planned = planned_card(gpu, gpu_memory)
+    card = planned or _card_here()
+    gpus: float = given("gpus") if given("gpus") is not None else float(planned is not None or bool(visible_gpus()))
     engines, applied = given("max_concurrency"), given("apply_chat_template")
     found = Model(given("model"))
     checks: list[Check] = []
@@ -113,6 +102,9 @@ def check(
             checks.append(seen if isinstance(seen, Check) else Check(name, "ok", seen))
         except DaftVLLMError as e:
             checks.append(Check(name, "failure", str(e)))
+        except Exception as e:  # an odd model, of which one number isn't where others have it
+            why = " ".join(str(e).split())[:200]
+            checks.append(Check(name, "warning", f"not checked: {type(e).__name__}: {why}"))
         return checks[-1].status != "failure"
 
     def engine_options() -> str:
@@ -133,18 +125,19 @@ def check(
 
     look("engine options", engine_options)
     look("options", other_options)
-    exists = look("model", lambda: model_checks.check_files(found))
+    exists = look("model", lambda: check_files(found))
     described = exists or config_of(found.name) is not None
     later: list[tuple[str, Callable[[], str | Check], bool]] = [
-        ("architecture", lambda: model_checks.check_architecture(found), described),
+        ("tokenizer", lambda: check_tokenizer(found), exists),
+        ("architecture", lambda: check_architecture(found), described),
         ("chat template", lambda: _chat_template(found, given("chat_template"), applied), True),
         ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
         ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
         ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
-        ("memory", lambda: model_checks.check_memory(found, card, gpus), described),
-        ("GPUs", lambda: _gpus(gpus, engines, found), not (gpu is not None and not visible_gpus())),
+        ("memory", lambda: _memory(found, card, gpus), described),
+        ("GPUs", lambda: _gpus(gpus, engines, found), not (planned is not None and not visible_gpus())),
         ("cluster", lambda: _cluster(gpus, engines), daft.get_or_infer_runner_type() == "ray"),
-        ("disk", lambda: model_checks.check_disk(found), described),
+        ("disk", lambda: check_disk(found), described),
         ("shared memory", lambda: _shared_memory(gpus), True),
         ("batches", lambda: _batches(df, parts, engines, given("batch_size")), df is not None),
         ("changes of vLLM", lambda: _patches(gpus, given("adapters")), bool(vllm_version())),
@@ -176,7 +169,15 @@ def _patches(gpus: float, adapters: Mapping[str, str] | None) -> str | Check:
 def _card_here() -> Card | None:
     """Return the card of this machine. None: it has none, or not a known one."""
     states = gpu_states(visible_gpus()[:1])
-    return card_named(states[0].name) if states else None
+    return card_named(states[0].name, states[0].total) if states else None
+
+
+def _memory(model: Model, card: Card | None, gpus: float) -> str | Check:
+    check_length(model.config, model.args)
+    if gpus:
+        check_split(model, gpus)
+        check_card_type(model, card)
+    return check_memory(model, card, gpus)
 
 
 def _chat_template(model: Model, given: str | None, asked: bool | None) -> str | Check:
@@ -285,7 +286,7 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
         states = gpu_states([gpu for claim in claims for gpu in claim.ids])
         check_free(states, utilization_of(model.args, gpus))
         for state in states:
-            if state.capability < _BFLOAT16 and "float16" not in model.config.dtypes:
+            if state.capability < BFLOAT16 and "float16" not in model.config.dtypes:
                 raise ModelError(
                     f"a {state.name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
                 )

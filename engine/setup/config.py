@@ -97,6 +97,13 @@ class EngineConfig:
                 f"Write gpus={parallel}, or leave tensor_parallel_size out: it follows gpus."
             )
 
+        stages = int(self.engine_args.get("pipeline_parallel_size") or 1)
+        if self.gpus >= 1 and self.gpus % stages:
+            raise OptionError(
+                f"gpus={self.gpus:g} can't be divided by pipeline_parallel_size={stages}: write gpus={stages}, or a "
+                "multiple of it."
+            )
+
     @property
     def parallel_size(self) -> int:
         """How many processes ``engine_args`` split the model over: tensor times pipeline parallel size."""

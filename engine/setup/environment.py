@@ -14,6 +14,7 @@ import psutil
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.guardian import OWNER_PID
 from daft_vllm.engine.setup.log import log_on_screen
+from daft_vllm.engine.setup.mistral import hf_tokenizer_args
 
 _GIB = 1024**3
 
@@ -152,6 +153,7 @@ def start_args(config: EngineConfig, left_out: Collection[str] = ()) -> dict[str
         wanted = "kernels" not in left_out and args["enforce_eager"] and cpu_has_amx()
         if wanted and not {"kernel_config", "ir_op_priority"} & args.keys():
             args["kernel_config"] = AMX_KERNELS  # this executor registers them
+    args |= hf_tokenizer_args(config.model, config.engine_args)
     if config.gpus >= 1:
         args.setdefault("tensor_parallel_size", int(config.gpus) // int(args.get("pipeline_parallel_size", 1)))
     elif config.gpus > 0:

@@ -11,10 +11,16 @@ from typing import Any
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import compile_error, enforcement_of
 from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
+from daft_vllm.engine.setup.mistral import converted_tokenizer
+from daft_vllm.engine.setup.model_folder import (
+    FROM_FILES,
+    check_folder_complete,
+    check_model_folder,
+    has_hf_tokenizer,
+    has_mistral_tokenizer,
+)
 from daft_vllm.engine.setup.sampling_rules import check_sampling
-from daft_vllm.errors import ModelError, SchemaError
-
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+from daft_vllm.errors import SchemaError
 
 
 def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], sampling: Mapping[str, Any]) -> None:
@@ -28,15 +34,17 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
     Raises:
         MissingPackageError: vLLM is not installed.
         OptionError: the installed vLLM does not know an engine argument, or refuses a sampling option.
-        ModelError: the model's folder doesn't exist, contains no model, or lacks a file of weights.
+        ModelError: the model's folder doesn't exist, contains no model, or a file of it is missing or cut off.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
     require_vllm()
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
     folder = Path(config.model).expanduser()
-    if folder.is_dir() and config.engine_args.get("load_format") != "dummy" and (missing := missing_weights(folder)):
-        raise ModelError(f"the folder {str(folder)!r} is not complete: {missing[0]} is missing.")
+    if folder.is_dir():
+        args = config.engine_args
+        weights = args.get("load_format", "auto") in FROM_FILES
+        check_folder_complete(folder, weights=weights, tokenizer=not args.get("tokenizer"))
     tokenizer_of = str(config.engine_args.get("tokenizer") or config.model)
     check_sampling_for(config, sampling, constrained=bool(constraints), tokenizer_of=tokenizer_of)
     for constraint in constraints:
@@ -75,38 +83,6 @@ def _vocabulary(folder: Path) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def check_model_folder(model: str) -> None:
-    """Raise ``ModelError`` if ``model`` is given as a folder, and contains no model. Names on a hub are not checked."""
-    path = Path(model).expanduser()
-    looks_like_path = path.is_absolute() or model.startswith((".", "~")) or path.is_dir() or model.count("/") > 1
-    if not looks_like_path:
-        return
-    if not path.is_dir():
-        raise ModelError(
-            f"there is no model folder {model!r}. Give the folder with the model's config.json, "
-            "or a name on the Hugging Face hub such as 'HuggingFaceTB/SmolLM2-135M-Instruct'."
-        )
-    if not (path / "config.json").is_file():
-        raise ModelError(f"the folder {model!r} has no config.json: it is not a model in Hugging Face format.")
-
-
-def missing_weights(folder: Path) -> list[str]:
-    """Return the files of weights that are missing in a folder."""
-    for index in folder.glob("*.index.json"):
-        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        return sorted(name for name in named if not (folder / name).exists())
-    return [] if weight_files(folder) else ["every file of weights"]
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return a folder's files of weights, all of one kind, even if it has several kinds."""
-    for kind in _WEIGHTS:
-        found = sorted(folder.glob(kind))
-        if found:  # Mistral's repositories have all weights a second time, in their own format
-            return [path for path in found if not path.name.startswith("consolidated")] or found
-    return []
-
-
 def check_constraint(constraint: Constraint, model: str | None = None) -> None:
     """Raise ``SchemaError`` if a constraint can't be enforced, or not with the model's tokenizer.
 
@@ -130,13 +106,18 @@ def check_constraint(constraint: Constraint, model: str | None = None) -> None:
 def local_tokenizer(model: str) -> Any:
     """Return the tokenizer of a model that is on this machine, else None. Nothing is downloaded."""
     try:
-        return _tokenizer(model)
-    except Exception:  # vLLM has its own tokenizers (Mistral's), and will report what is wrong with others
+        return load_tokenizer(model)
+    except Exception:  # the load, and check, will report what is wrong with it
         return None
 
 
 @functools.lru_cache(maxsize=2)
-def _tokenizer(model: str) -> Any:
+def load_tokenizer(model: str) -> Any:
+    """Return the tokenizer of a model that is on this machine. Raises whatever transformers raises."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(model, local_files_only=True)
+    folder = Path(model).expanduser()
+    if not has_mistral_tokenizer(folder):
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+    place = folder if has_hf_tokenizer(folder) else converted_tokenizer(folder)
+    return AutoTokenizer.from_pretrained(place, local_files_only=True, mistral_format=False)

@@ -58,6 +58,11 @@ class RequestRenderer:
         self.max_prompt_tokens = max_model_len - 1
         self._can_think = bool(reasoning_parser(config))
         tokenizer = renderer.get_tokenizer()
+        if getattr(tokenizer, "IS_MISTRAL_TOKENIZER", False):
+            raise ModelError(
+                f"{config.model!r} was started with Mistral's own tokenizer, with which prompts can't be guarded: "
+                'leave tokenizer_mode out, or pass engine_args={"tokenizer": "owner/name"} with a tokenizer.json.'
+            )
         self._tools = ToolReader(tokenizer, renderer.model_config, reasoning_parser(config))
         self._detokenizer = Detokenizer(tokenizer)
         template = self._template()

@@ -48,7 +48,7 @@ def test_a_job_that_will_run(smollm2: str) -> None:
     report = check(col("q"), ["Paris", "Madrid"], df=df, max_tokens=16)
     assert time.monotonic() - started < 10
     assert report.ok, report
-    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 14
+    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 15
     assert report["model"].seen == f"{smollm2}, complete"
     assert "of 3 rows the longest prompt has" in report["context"].seen
     assert report.as_dict()["ok"] is True
@@ -131,7 +131,7 @@ def test_a_folder_with_a_file_missing(smollm2: str, tmp_path: Path) -> None:
     (part / "model.safetensors.index.json").write_text(json.dumps(weights))
     (part / "model-00001-of-00002.safetensors").touch()
     assert "model-00002-of-00002.safetensors is missing" in failure(check(model=str(part)), "model")
-    assert "no folder" in failure(check(model=str(tmp_path / "nowhere")), "model")
+    assert "no model folder" in failure(check(model=str(tmp_path / "nowhere")), "model")
 
 
 def test_two_engines_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ import daft
 
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.setup.devices import visible_gpus
-from daft_vllm.engine.setup.preflight import check_model_folder
-from daft_vllm.errors import OptionError, suggest
+from daft_vllm.engine.setup.model_folder import check_model_folder
+from daft_vllm.errors import ModelError, OptionError, suggest
 from daft_vllm.model_configs import ModelConfig, Prompting, check_known_model, config_of
 from daft_vllm.model_configs.resolution import check_remote_code, resolve
+from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
 from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.preflight.architecture import check_writes
 
 logger = logging.getLogger("daft_vllm")
 
@@ -25,11 +27,14 @@ def known_config(model: str) -> ModelConfig | None:
 
     Raises:
         OptionError: the name is empty, or nearly the name of a known model.
-        ModelError: the name is a path, and there is no model in that folder.
+        ModelError: the name is a path, and there is no model in that folder; or the model makes embeddings.
     """
     check_known_model(model)
     check_model_folder(model)
-    return config_of(model)
+    config = config_of(model)
+    if config is not None:
+        check_writes(config)
+    return config
 
 
 def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: Prompting) -> EngineConfig:
@@ -43,6 +48,7 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
     Raises:
         OptionError: an engine argument or an adapter is unknown or contradicts another option, or the model needs code
             that the user doesn't trust.
+        ModelError: vLLM can't split the model over this number of GPUs.
     """
     adapters, adapter = options.adapters or {}, options.adapter
     if adapter is not None and not adapters:
@@ -51,7 +57,7 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters)}")
     settings = resolve(known, goal=options.goal, user=options.engine_args)
     check_remote_code(known, options.engine_args or {})
-    return EngineConfig(
+    config = EngineConfig(
         model=options.model,
         engine_args={name: setting.value for name, setting in settings.items()},
         chat_template=options.chat_template or prompting.chat_template,
@@ -63,6 +69,10 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         stall_timeout=options.stall_timeout,
         max_restarts=options.max_restarts,
     )
+    size = tensor_parallel_size(config.gpus, config.engine_args)
+    if known is not None and (problem := heads_problem(known, size)) is not None:
+        raise ModelError(f"vLLM can't split {known.name} over {size} GPUs: {problem}. {split_advice(known, size)}")
+    return config
 
 
 def _absolute(place: str) -> str:

@@ -12,8 +12,12 @@ from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, card_named
 from daft_vllm.model_configs.memory import utilization_of, weights_of
 from daft_vllm.model_configs.resolution import Setting, card_settings
-from daft_vllm.udf.preflight import model as model_checks
-from daft_vllm.udf.preflight.model import Model
+from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
+from daft_vllm.udf.preflight.architecture import check_split
+from daft_vllm.udf.preflight.files import check_disk
+from daft_vllm.udf.preflight.memory import check_machine_memory, check_memory
+from daft_vllm.udf.preflight.model import Model, check_packages
+from daft_vllm.udf.preflight.report import Check
 
 logger = logging.getLogger("daft_vllm")
 
@@ -29,22 +33,39 @@ def check_fits(config: EngineConfig) -> None:
 
     Raises:
         MissingPackageError: the model needs a Python package that isn't installed.
-        ModelError: its weights don't fit into the memory, or its files onto the disk.
+        ModelError: vLLM can't split it over this number of GPUs, its weights don't fit into the memory, or its files
+            onto the disk.
         DeviceError: something else uses a GPU's memory.
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
-    model_checks.check_packages(model)
-    if model.has_dummy_weights:
+    check_packages(model)
+    _check_heads(model, config)
+    if not model.reads_weights:
         return
     if config_of(model.name) is not None:  # for other models the hub would have to be asked for the size
-        model_checks.check_disk(model)
+        check_disk(model)
     weights = _weights(model, config)
     states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     if states:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])
     elif weights is not None and not config.gpus:
-        model_checks.check_machine_memory(weights)
+        check_machine_memory(weights, config.engine_args)
+
+
+def _check_heads(model: Model, config: EngineConfig) -> None:
+    """Raise ``ModelError`` if the attention heads can't be divided by the number of GPUs, which vLLM always refuses."""
+    size = tensor_parallel_size(config.gpus, config.engine_args)
+    if size == 1:
+        return
+    try:
+        problem = heads_problem(model.config, size)
+        advice = split_advice(model.config, size, config.engine_args) if problem is not None else ""
+    except Exception as e:  # a model that only vLLM can read
+        logger.debug("not known whether %s can be split: %s", model.name, e)
+        return
+    if problem is not None:
+        raise ModelError(f"vLLM can't split {model.name} over {size} GPUs: {problem}. {advice}")
 
 
 def with_card_settings(config: EngineConfig) -> EngineConfig:
@@ -53,7 +74,7 @@ def with_card_settings(config: EngineConfig) -> EngineConfig:
     Only the process that loads the model sees the card: the driver may have no card, or a different one.
     """
     states = gpu_states(visible_gpus()[:1]) if config.gpus else []
-    card = card_named(states[0].name) if states else None
+    card = card_named(states[0].name, states[0].total) if states else None
     if card is None:
         return config
     wanted = {name: setting.value for name, setting in card_settings(config_of(config.model), card).items()}
@@ -88,10 +109,16 @@ def _weights(model: Model, config: EngineConfig) -> int | None:
 
 
 def _warn_if_tight(model: Model, config: EngineConfig, state: GpuState) -> None:
-    card = card_named(state.name)
+    """Log a warning if, by estimate, the model doesn't fit or can't be split. No estimate ends a load."""
+    card = card_named(state.name, state.total)
     if card is None:
         return
     try:
-        model_checks.check_memory(model, card, config.gpus)
+        check_split(model, config.gpus)
+        found = check_memory(model, card, config.gpus)
+        if isinstance(found, Check):
+            logger.debug("the memory: %s", found.seen)
     except DaftVLLMError as e:
         logger.warning("by estimate this won't do, and vLLM will say so: %s", e)
+    except Exception as e:  # a model of a kind that the estimate doesn't know
+        logger.debug("the memory of %s can't be estimated: %s", model.name, e, exc_info=True)

@@ -1,32 +1,20 @@
-"""Checks of a model for ``check``: its files, its architecture, the packages it needs, and its size."""
+"""A model and what is known about it, and whether the installed vLLM serves it: for ``check`` and before a load."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import json
-import os
-import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from daft_vllm.engine.setup.preflight import local_tokenizer, missing_weights, weight_files
-from daft_vllm.engine.setup.sources import module_source
-from daft_vllm.errors import DaftVLLMError, MissingPackageError, ModelError
+from daft_vllm.engine.setup.model_folder import FROM_FILES, missing_weights, weight_files
+from daft_vllm.engine.setup.preflight import local_tokenizer
+from daft_vllm.errors import MissingPackageError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models
-from daft_vllm.model_configs.advice import advice
-from daft_vllm.model_configs.cards import GIB, Card
-from daft_vllm.model_configs.memory import plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting
-
-HUB_SECONDS = 5.0
-"""How long the hub may take to answer."""
 
 
 @dataclass
@@ -61,7 +49,10 @@ class Model:
     def config(self) -> ModelConfig:
         """Its config: the one in this package, else one made from its ``config.json``. Raises ``ModelError``."""
         known = config_of(self.name)
-        return known if known is not None else derived_config(str(self.folder or self.name))
+        if known is not None:
+            return known
+        trusted = bool(self.args.get("trust_remote_code"))
+        return derived_config(str(self.folder or self.name), trust_remote_code=trusted)
 
     @property
     def tokenizer_of(self) -> str:
@@ -87,60 +78,9 @@ class Model:
         return {name: setting.value for name, setting in self.engine_args.items()}
 
     @property
-    def has_dummy_weights(self) -> bool:
-        """Whether its weights are random numbers, so that no weight file is read."""
-        return bool(self.args.get("load_format") == "dummy")
-
-
-def check_files(model: Model) -> str:
-    """Return where the model's files are: complete in a folder, in a package, or on the hub.
-
-    Raises:
-        ModelError: a file is missing, the hub doesn't have the model or can't be asked, or its licence has to be
-            accepted.
-    """
-    known = config_of(model.name)
-    folder = model.folder
-    if folder is not None:
-        missing = [] if model.has_dummy_weights else missing_weights(folder)
-        if not missing:
-            return f"{folder}, complete"
-        if Path(model.name).expanduser().is_dir():
-            raise ModelError(f"the folder {str(folder)!r} is not complete: {missing[0]} is missing.")
-    if known is not None and known.package is not None:
-        known.package.folder()
-        return f"carried by the package {known.package.distribution}, converted on first use"
-    if model.name.startswith((".", "/", "~")) or model.name.count("/") > 1:
-        raise ModelError(f"there is no folder {model.name!r}.")
-    return _on_hub(known.hub_name if known is not None else model.name, known)
-
-
-def _on_hub(name: str, known: ModelConfig | None) -> str:
-    from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-    gated = f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN."
-    if known is not None and known.gated and get_token() is None:
-        raise ModelError(gated)
-    names = {known.lower(): known for config in known_models().values() for known in (config.hub_name, config.name)}
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
-    hint = f" Did you mean {names[near[0]]!r}?" if near and near[0] != name.lower() else ""
-    if os.environ.get("HF_HUB_OFFLINE") == "1":
-        raise ModelError(f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set.{hint}")
-    try:
-        info = HfApi().model_info(name, timeout=HUB_SECONDS)
-    except GatedRepoError as e:
-        raise ModelError(
-            f"{name} is gated, and this token has no access: accept its licence on https://huggingface.co/{name}."
-        ) from e
-    except RepositoryNotFoundError as e:
-        raise ModelError(f"the hub has no model {name!r}.{hint}") from e
-    except Exception as e:
-        why = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise ModelError(f"{name!r} is not on this machine, and the hub can't be asked: {why}.{hint}") from e
-    if info.gated and get_token() is None:
-        raise ModelError(gated)
-    return f"on the hub, {info.downloads or 0} downloads a month; not on this machine yet"
+    def reads_weights(self) -> bool:
+        """Whether its weights are read from its files. False for random numbers, for example."""
+        return self.args.get("load_format", "auto") in FROM_FILES
 
 
 def check_packages(model: Model) -> None:
@@ -165,83 +105,3 @@ def _model_type(model: Model) -> str | None:
         return str(json.loads((model.folder / "config.json").read_text(encoding="utf-8")).get("model_type"))
     except (OSError, ValueError):
         return None
-
-
-def check_architecture(model: Model) -> str:
-    """Return the model's architecture, if the installed vLLM serves it and the packages that it needs are installed.
-
-    Raises:
-        ModelError: vLLM doesn't serve it.
-        MissingPackageError: a package is missing.
-    """
-    check_packages(model)
-    names = [str(name) for name in model.config.config.get("architectures") or ["?"]]
-    known = vllm_architectures()
-    if known is None:
-        return f"{names[0]}; not checked: no list of vLLM's architectures was found here"
-    if not set(names) & known:
-        near = difflib.get_close_matches(names[0], known, n=1)
-        hint = f" The most similar one that it serves is {near[0]}." if near else ""
-        raise ModelError(f"the installed vLLM has no architecture {names[0]}.{hint} transformers may still run it.")
-    return names[0]
-
-
-@functools.cache
-def vllm_architectures() -> frozenset[str] | None:
-    """Return the architectures of the installed vLLM, read from its source text; None if they can't be found there."""
-    source = module_source("vllm.model_executor.models.registry")
-    return frozenset(re.findall(r'^    "(\w+)": \(', source or "", re.MULTILINE)) or None
-
-
-def check_memory(model: Model, card: Card | None, gpus: float) -> str:
-    """Return how the model fits into a card's memory or, on a CPU, into this machine's.
-
-    Raises:
-        ModelError: it doesn't fit. The message says what would.
-    """
-    config = model.config
-    args = model.args
-    weights = weights_of(config, args)
-    if card is None:
-        if gpus:
-            return f"{weights / GIB:.1f} GiB of weights; no card is known: name one with gpu="
-        free = check_machine_memory(weights)
-        return f"{weights / GIB:.1f} GiB of weights, {free / GIB:.1f} GiB of memory free"
-    plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
-    if plan.fits:
-        return (
-            f"{plan.gpus} x {card.name}: {plan.weights / GIB:.1f} GiB of weights, {plan.cache / GIB:.1f} GiB for the "
-            f"KV cache: a context of {plan.max_model_len}, {plan.concurrency:.1f} of that length at once"
-        )
-    raise ModelError(f"it doesn't fit {plan.gpus} x {card.name}: {' '.join(advice(config, plan, weights, args))}")
-
-
-def check_machine_memory(weights: int) -> int:
-    """Return the free bytes of this machine's memory. Raise ``ModelError`` if the weights take more."""
-    free = psutil.virtual_memory().available
-    if weights > free:
-        raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
-    return free
-
-
-def check_disk(model: Model) -> str:
-    """Return how much room the disk has for the model's files.
-
-    Raises:
-        ModelError: the files take more room than there is.
-    """
-    if model.has_dummy_weights or model.file_bytes is not None:
-        return "nothing to download"
-    place = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or "~/.cache").expanduser()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    try:
-        needs = weights_of(model.config)
-    except DaftVLLMError:
-        return f"{free / GIB:.0f} GiB free"
-    if needs > free:
-        raise ModelError(
-            f"the model's files take {needs / GIB:.0f} GiB, and {place} has {free / GIB:.0f}: set HF_HOME elsewhere."
-        )
-    return f"{free / GIB:.0f} GiB free for {needs / GIB:.0f} GiB of files"

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from daft_vllm.cli.terminal import engine_args_of, fail, option, quiet, return_format
+from daft_vllm.cli.terminal import GPU, GPU_MEMORY, engine_args_of, fail, option, quiet, return_format
 from daft_vllm.udf.options import DEFAULT, option_default
 
 
 def check(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
-    gpu: Annotated[str | None, typer.Option(help="Card to plan for. Default: this machine's card.")] = None,
+    gpu: Annotated[str | None, typer.Option(help=f"{GPU} Default: this machine's card.")] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
     gpus: Annotated[float | None, option("gpus", "With --gpu: 1.")] = DEFAULT.gpus,
     engines: Annotated[int, option("max_concurrency", min=1)] = DEFAULT.max_concurrency,
     goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
@@ -57,6 +58,7 @@ def check(
             df=df,
             model=model,
             gpu=gpu,
+            gpu_memory=gpu_memory,
             gpus=gpus,
             max_concurrency=engines,
             goal=goal,

@@ -11,16 +11,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from daft_vllm.cli.terminal import engine_args_of, fail, option, quiet
-from daft_vllm.errors import DaftVLLMError
+from daft_vllm.cli.terminal import GPU, GPU_MEMORY, engine_args_of, fail, option, quiet
+from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config
 from daft_vllm.model_configs.advice import advice
-from daft_vllm.model_configs.cards import GIB, card_of
+from daft_vllm.model_configs.cards import GIB, Card, planned_card
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.sampling import WORDS
+from daft_vllm.model_configs.splitting import split_advice, split_problem, tensor_parallel_size
 from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
 from daft_vllm.udf.options import DEFAULT
+from daft_vllm.udf.preflight.model import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,11 @@ class ModelReport:
     dollars_per_hour: float = 0.0
     shape: tuple[int, int, int] = (0, 0, 0)
     advice: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engine starts on the card."""
+        return self.plan is not None and self.plan.fits and not self.advice
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as a dictionary, for ``--json``."""
@@ -54,7 +61,7 @@ class ModelReport:
                 **dataclasses.asdict(plan),
                 "card": plan.card.name,
                 "cache": plan.cache,
-                "fits": plan.fits,
+                "fits": self.fits,
                 "concurrency": plan.concurrency,
             },
             "throughput": self.throughput and dataclasses.asdict(self.throughput),
@@ -65,7 +72,7 @@ class ModelReport:
 def model_report(
     model: str,
     *,
-    gpu: str | None,
+    card: Card | None,
     gpus: float,
     goal: str | None,
     engine_args: Mapping[str, Any],
@@ -73,24 +80,30 @@ def model_report(
     rows: int,
     dollars_per_hour: float,
 ) -> ModelReport:
-    """Work out what to show; the arguments are those of the command.
+    """Work out what to show; the arguments are those of the command, but ``card``: the card to plan for.
 
     Raises:
-        OptionError: the card, the goal or an option is unknown.
+        OptionError: the goal or an option is unknown.
         ModelError: the model isn't known, and its ``config.json`` can't be read.
     """
     config = config_of(model)
     known = config is not None
     if config is None:
         config = derived_config(model)
-    card = card_of(gpu) if gpu is not None else None
     settings = resolve(config, card=card, goal=goal, user=engine_args)
     if card is None:
         return ModelReport(config, known, settings)
     args = {name: setting.value for name, setting in settings.items()}
-    weights = weights_of(config, args)
+    found = Model(model, settings)
+    weights = weights_of(config, args, file_bytes=found.file_bytes)
+    if not weights:
+        raise ModelError(f"the weights of {config.hub_name} can't be counted, so no memory can be planned.")
     plan = plan_memory(config.architecture, weights, card, gpus=gpus, engine_args=args)
+    size = tensor_parallel_size(gpus, args)
+    problem = split_problem(config, size, args)
     sentences = () if plan.fits else tuple(advice(config, plan, weights, args))
+    if problem is not None:
+        sentences = (f"vLLM can't split it over {size} GPUs: {problem}.", split_advice(config, size, args))
     prompt, cached, output = shape
     sequences = settings.get("max_num_seqs")
     throughput = estimate_throughput(
@@ -116,7 +129,8 @@ def print_report(what: ModelReport, console: Console) -> None:
     """Print tables."""
     config = what.model
     described = "described by daft-vllm" if what.known else "not known: derived from its config.json"
-    console.print(f"{config.hub_name}: {config.parameters / 1e9:.2f}B parameters, {described}", highlight=False)
+    count = f"{config.parameters / 1e9:.2f}B" if config.parameters else "an unknown number of"
+    console.print(f"{config.hub_name}: {count} parameters, {described}", highlight=False)
     console.print(
         f"takes {', '.join(config.modalities)}; context {config.max_model_len}; licence {config.licence}"
         f"{', gated' if config.gated else ''}; thinking: {thinking_words(config)}",
@@ -154,7 +168,9 @@ def print_report(what: ModelReport, console: Console) -> None:
     ):
         table.add_row(name, f"{size / GIB:.2f}")
     console.print(table)
-    if plan.fits:
+    if plan.card.note:
+        console.print(f"{plan.card.note}.", style="yellow", highlight=False)
+    if what.fits:
         console.print(
             f"fits: a context of {plan.max_model_len} tokens, and {plan.concurrency:.1f} sequences of that length at "
             f"once; {plan.token / 1024:.1f} KiB a token on each GPU",
@@ -183,7 +199,8 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
 
 def config(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
-    gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
+    gpu: Annotated[str | None, typer.Option(help=GPU)] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
     gpus: Annotated[float, typer.Option(help="GPUs of each engine, or a share of one.")] = 1,
     goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
     engine_args: Annotated[str, option("engine_args", "JSON.")] = "{}",
@@ -203,7 +220,7 @@ def config(
         check_engine_args(args)
         what = model_report(
             model,
-            gpu=gpu,
+            card=planned_card(gpu, gpu_memory),
             gpus=gpus,
             goal=goal,
             engine_args=args,
@@ -218,5 +235,5 @@ def config(
         typer.echo(json.dumps(what.as_dict(), indent=2, default=str))
     else:
         print_report(what, Console())
-    if what.plan is not None and not what.plan.fits:
+    if what.plan is not None and not what.fits:
         raise typer.Exit(1)

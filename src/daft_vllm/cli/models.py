@@ -11,15 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from daft_vllm.cli.config import thinking_words
-from daft_vllm.cli.terminal import fail, quiet
+from daft_vllm.cli.terminal import GPU, GPU_MEMORY, fail, quiet
 from daft_vllm.errors import DaftVLLMError, OptionError
 from daft_vllm.model_configs import ModelConfig, known_models
-from daft_vllm.model_configs.cards import Card, card_of
+from daft_vllm.model_configs.cards import Card, planned_card
 from daft_vllm.model_configs.memory import plan_memory, weights_of
 from daft_vllm.model_configs.resolution import resolve
+from daft_vllm.model_configs.splitting import SIZES, possible_sizes
 
-_SIZES = (1, 2, 4, 8)
-"""Numbers of GPUs that are tried, all in one machine."""
 _WIDE = 160
 """Characters a line that a terminal needs to show all columns of the table."""
 
@@ -58,13 +57,12 @@ class ModelEntry:
         }
 
 
-def list_models(*, gpu: str | None = None, takes: str | None = None) -> list[ModelEntry]:
+def list_models(*, card: Card | None = None, takes: str | None = None) -> list[ModelEntry]:
     """Return the known models; with ``takes`` only those that take this kind of input.
 
     Raises:
-        OptionError: the card isn't known, or no model takes this kind of input.
+        OptionError: no model takes this kind of input.
     """
-    card = card_of(gpu) if gpu is not None else None
     models = [model for model in known_models().values() if takes is None or takes in model.modalities]
     if not models:
         kinds = sorted({kind for model in known_models().values() for kind in model.modalities})
@@ -74,20 +72,22 @@ def list_models(*, gpu: str | None = None, takes: str | None = None) -> list[Mod
 
 def _fit(model: ModelConfig, card: Card) -> tuple[int | None, int | None]:
     args = {name: setting.value for name, setting in resolve(model, card=card).items()}
-    for number in _SIZES:
+    possible = possible_sizes(model, args)
+    for number in (size for size in SIZES if size in possible):
         plan = plan_memory(model.architecture, weights_of(model, args), card, gpus=number, engine_args=args)
         if plan.fits:
             return number, plan.max_model_len
     return None, None
 
 
-def print_models(lines: list[ModelEntry], gpu: str | None, console: Console) -> None:
+def print_models(lines: list[ModelEntry], card: Card | None, console: Console) -> None:
     """Print a table, with fewer columns in a narrow terminal."""
     wide = console.width >= _WIDE
     more = ("on the hub", "thinks", "tools", "licence") if wide else ()
     table = Table("name", "parameters", "context", "takes", *more)
-    if gpu is not None:
-        table.add_column(f"fits {card_of(gpu).name}")
+    if card is not None:
+        table.add_column(f"fits {card.name}")
+        table.caption = card.note
     for line in lines:
         model = line.model
         active = f", {model.active_parameters / 1e9:.1f}B active" if model.active_parameters else ""
@@ -104,25 +104,27 @@ def print_models(lines: list[ModelEntry], gpu: str | None, console: Console) -> 
                 "yes" if model.prompting.tool_parser else "",
                 f"{model.licence}{', gated' if model.gated else ''}",
             ]
-        if gpu is not None:
+        if card is not None:
             cells.append(f"{line.gpus} x, context {line.max_model_len}" if line.gpus else "no")
         table.add_row(*cells)
     console.print(table)
 
 
 def models(
-    gpu: Annotated[str | None, typer.Option(help="Card to plan for: L4, A10G, A100-40, A100-80, H100, H200.")] = None,
+    gpu: Annotated[str | None, typer.Option(help=GPU)] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
     takes: Annotated[str | None, typer.Option(help="Only those that take text, image or audio.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models that daft-vllm describes, by their short names; with a card, how many of it each one needs."""
     quiet()
     try:
-        found = list_models(gpu=gpu, takes=takes)
+        card = planned_card(gpu, gpu_memory)
+        found = list_models(card=card, takes=takes)
     except DaftVLLMError as e:
         fail(str(e))
         return
     if json_output:
         typer.echo(json.dumps([line.as_dict() for line in found], indent=2))
     else:
-        print_models(found, gpu, Console())
+        print_models(found, card, Console())

@@ -16,6 +16,9 @@ from daft_vllm.udf.options import option_help
 
 console = Console(stderr=True)
 
+GPU = "Card to plan for, as people or the driver call it: L4, A100-80, RTX 4090, NVIDIA H100 NVL."
+GPU_MEMORY = "Memory of the card in GB: for a card that isn't known, or a part of one."
+
 
 def option(name: str, more: str = "", **limits: Any) -> Any:
     """Return an option of the command for an option of ``prompt()``, with the line of help from ``PromptOptions``.

@@ -183,7 +183,7 @@ def test_the_patches_are_a_plugin_of_vllm(monkeypatch: pytest.MonkeyPatch) -> No
 def test_names_that_cannot_be_read_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a vLLM that lists its arguments and architectures elsewhere, nothing is refused because of that."""
     from daft_vllm.engine.setup.config import check_engine_args, vllm_engine_arg_names
-    from daft_vllm.udf.preflight.model import vllm_architectures
+    from daft_vllm.udf.preflight.architecture import vllm_architectures
 
     changed_vllm(tmp_path, "vllm.engine.arg_utils", {r"\bclass \w*EngineArgs\b": "class Arguments"})
     (tmp_path / "vllm/model_executor").unlink()
