@@ -85,9 +85,9 @@ def test_weights(fault: str, model: Path) -> None:
     spoil(model / "model.safetensors")
     seen = failed(check(model=str(model), gpus=0), "model")
     with pytest.raises(ModelError, match=said) as e:
-        check_before_load(EngineConfig(str(model)), ())
+        check_before_load(EngineConfig(str(model)), (), {})
     assert str(e.value) == seen
-    check_before_load(EngineConfig(str(model), DUMMY), ())
+    check_before_load(EngineConfig(str(model), DUMMY), (), {})
 
 
 def test_a_tensor_that_the_index_names(model: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_settings_file_that_is_cut_off(name: str, spoil: Callable[[Path], None
     spoil(model / name)
     assert name in failed(check(model=str(model), gpus=0), "model")
     with pytest.raises(ModelError, match=name):
-        check_before_load(EngineConfig(str(model), DUMMY), ())
+        check_before_load(EngineConfig(str(model), DUMMY), (), {})
 
 
 def test_a_tokenizer_that_can_not_be_loaded(model: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_folder_without_a_tokenizer(model: Path, smollm2: str) -> None:
         path.unlink()
     assert "has no tokenizer: copy tokenizer.json" in failed(check(model=str(model), gpus=0), "model")
     with pytest.raises(ModelError, match="has no tokenizer"):
-        check_before_load(EngineConfig(str(model), DUMMY), ())
+        check_before_load(EngineConfig(str(model), DUMMY), (), {})
     assert check(model=str(model), gpus=0, engine_args={"tokenizer": smollm2}).ok
 
 
