@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import psutil
+
+from daft_vllm.engine.requests.outcome import NOT_ASKED
 
 
 def alive(pids: Iterable[int]) -> list[int]:
@@ -39,3 +42,10 @@ def vllm_processes() -> set[int]:
         except psutil.Error:
             pass
     return found
+
+
+def code_of(row: Mapping[str, Any]) -> str | None:
+    """Return the code of a row of ``details=True``: of its failure, or why it was not asked. None: it was answered."""
+    if row["error"] is not None:
+        return str(row["error"].split(":")[0])
+    return str(row["finish_reason"]) if row["finish_reason"] in NOT_ASKED else None

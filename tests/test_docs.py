@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -42,3 +45,43 @@ def test_modules_that_a_command_names_exist() -> None:
     }
     assert len(named) >= 10
     assert [name for name in sorted(named) if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()] == []
+
+
+SNIPPETS = re.findall(
+    r"^```python(?: (first|table))?\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+)
+TABLE = next(code for kind, code in SNIPPETS if kind == "table")
+_RUNS_A_MODEL = (".show()", ".to_pydict()")
+
+
+def test_readme_has_one_table_for_its_snippets() -> None:
+    assert [kind for kind, _ in SNIPPETS][:2] == ["first", "table"]
+    assert len(SNIPPETS) >= 12
+
+
+@pytest.mark.parametrize(
+    "code", [code for kind, code in SNIPPETS if not kind and not any(word in code for word in _RUNS_A_MODEL)]
+)
+def test_snippets_of_the_readme_run_after_its_table(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As they stand, up to the query. What a comment says of a line's output begins as the output does."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "snippet"}
+    exec(compile(TABLE + code, "README.md", "exec"), names)
+    said = re.findall(r"^print\(.*\)  # (.*?)(?:; \.\.\.)?$", code, re.M)
+    assert all(text in capsys.readouterr().out for text in said)
+
+
+def test_snippets_of_the_readme_that_run_a_model(tmp_path: Path) -> None:
+    """In one process, with one engine."""
+    running = [(kind, code) for kind, code in SNIPPETS if any(word in code for word in _RUNS_A_MODEL)]
+    assert len(running) == 2
+    (_, first), (_, second) = running
+    script = tmp_path / "snippets.py"
+    below_the_main_guard = indent(TABLE + second, "    ")
+    script.write_text(f"{first}\n{below_the_main_guard}", encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=380, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'answer': [{'capital': " in done.stdout
+    assert re.search(r"│ 2 +│", done.stdout), done.stdout  # the null prompt's row

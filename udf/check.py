@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,9 +14,10 @@ import daft
 
 from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
 from daft_vllm.engine.setup.config import check_engine_args
+from daft_vllm.engine.setup.context import check_context, config_in
 from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
 from daft_vllm.engine.setup.preflight import check_constraint
-from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
+from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError, OptionError, suggest
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, Card, card_named, planned_card
 from daft_vllm.model_configs.memory import utilization_of
@@ -30,6 +32,7 @@ from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
+from daft_vllm.wording import counted
 
 _SAMPLE = 256
 """How many rows' prompts are tokenized."""
@@ -110,7 +113,9 @@ def check(
     def engine_options() -> str:
         engine_args = given("engine_args") or {}
         check_engine_args(engine_args)
-        found.engine_args = resolve(config_of(found.name), card=card, goal=given("goal"), user=engine_args)
+        known = config_of(found.name)
+        found.engine_args = resolve(known, card=card, goal=given("goal"), user=engine_args)
+        check_context(known.config if known is not None else config_in(found.folder or found.name), found.args)
         set_here = [f"{name}={setting.value}" for name, setting in found.engine_args.items()]
         return ", ".join(set_here) or "vLLM's defaults"
 
@@ -125,6 +130,9 @@ def check(
 
     look("engine options", engine_options)
     look("options", other_options)
+    table = df
+    if table is not None and parts and not look("prompt", lambda: _prompt(parts, table)):
+        df, parts = None, []
     exists = look("model", lambda: check_files(found))
     described = exists or config_of(found.name) is not None
     later: list[tuple[str, Callable[[], str | Check], bool]] = [
@@ -200,6 +208,29 @@ def _chat_template(model: Model, given: str | None, asked: bool | None) -> str |
     return Check(name, "warning", f"{missing}; prompts are sent as they are")
 
 
+def _prompt(parts: list[Part], df: daft.DataFrame) -> str:
+    """Return the types of the prompt's columns.
+
+    Raises:
+        OptionError: a column isn't in the table, or the table can't make it.
+    """
+    types = []
+    for part in parts:
+        try:
+            types.append(str(df.select(part.column.alias("part")).schema()["part"].dtype))
+        except Exception as e:
+            names = df.schema().column_names()
+            missing = [name for name in re.findall(r"col\((.*?)\)", str(part.column)) if name not in names]
+            if not missing:
+                why = str(e.__cause__ or e).strip().splitlines()[-1].strip()
+                raise OptionError(f"the prompt can't be made of this table: {why}") from None
+            raise OptionError(
+                f"the prompt's column {missing[0]!r} is not in the table.{suggest(missing[0], names)} Columns: "
+                f"{', '.join(names)}."
+            ) from None
+    return ", ".join(types)
+
+
 def _modalities(model: Model, parts: list[Part], df: daft.DataFrame | None) -> str:
     wanted = {part.kind for part in parts if part.kind in ("image", "audio")}
     if df is not None:
@@ -247,13 +278,13 @@ def _context(model: Model, parts: list[Part], df: daft.DataFrame | None, options
     too_long = sum(length >= context for length in lengths)
     answer = options.get("max_tokens", 1024)
     summary = (
-        f"of {len(lengths)} rows the longest prompt has {lengths[-1]} tokens, half have {lengths[len(lengths) // 2]} "
-        f"or more; the context takes {context}"
+        f"of {counted(len(lengths), 'row')} the longest prompt has {lengths[-1]} tokens, half have "
+        f"{lengths[len(lengths) // 2]} or more; the context takes {context}"
     )
     if too_long and options.get("truncate_prompt_tokens") is None:
         raise ModelError(
-            f"{summary}: {too_long} rows would be errors. Raise max_model_len in engine_args if the model allows it, "
-            "shorten the prompts, or pass truncate_prompt_tokens=-1."
+            f"{summary}: {counted(too_long, 'row')} would fail. Raise max_model_len in engine_args if the model allows "
+            "it, shorten the prompts, or pass truncate_prompt_tokens=-1."
         )
     if isinstance(answer, int) and lengths[-1] + answer > context:
         short = f"the longest prompts leave less than max_tokens={answer} for an answer"
@@ -270,7 +301,8 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
     visible = visible_gpus()
     if not gpus:
         if visible:
-            return Check("GPUs", "warning", f"{len(visible)} are visible, and gpus=0 doesn't use them")
+            seen = counted(len(visible), "GPU is", "GPUs are")
+            return Check("GPUs", "warning", f"{seen} visible, and gpus=0 doesn't use any")
         return "none: the model runs on the CPU"
     claims: list[GpuClaim] = []
     try:
@@ -280,7 +312,8 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
             except DeviceError as e:
                 few = f"{number} of {engines} engines found theirs. Lower max_concurrency or gpus."
                 raise DeviceError(
-                    f"{engines} x {gpus:g} GPUs are wanted, {len(visible)} are visible "
+                    f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each {'is' if engines == 1 else 'are'} "
+                    f"wanted, {counted(len(visible), 'GPU is', 'GPUs are')} visible "
                     f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {few if number else e}"
                 ) from e
         states = gpu_states([gpu for claim in claims for gpu in claim.ids])
@@ -291,7 +324,7 @@ def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
                     f"a {state.name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
                 )
         names = ", ".join(f"{s.name} with {s.free / 2**30:.1f} GiB free, driver {s.driver}" for s in states[:1])
-        return f"{engines} x {gpus:g} of {len(visible)} visible ones are free{': ' if names else ''}{names}"
+        return f"{counted(engines * gpus, 'GPU')} of {len(visible)} visible: free{': ' if names else ''}{names}"
     finally:
         for claim in claims:
             claim.release()
@@ -320,16 +353,17 @@ def _cluster(gpus: float, engines: int) -> str:
     has = ray.cluster_resources().get("GPU", 0)
     if engines * gpus > has:
         raise DeviceError(
-            f"{engines} engines x {gpus:g} GPUs are {engines * gpus:g}, and the cluster has {has:g}: lower "
+            f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each: {engines * gpus:g}, and the cluster has "
+            f"{has:g}: lower "
             f"max_concurrency to {int(has // gpus)}, or add nodes."
         )
     nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
     if gpus > max(nodes, default=0):
         raise DeviceError(
-            f"an engine needs {gpus:g} GPUs of one node, and the largest node has {max(nodes, default=0):g}: lower "
-            "gpus, or add a larger node."
+            f"an engine needs {counted(gpus, 'GPU')} of one node, and the largest node has "
+            f"{max(nodes, default=0):g}: lower gpus, or add a larger node."
         )
-    return f"{engines} x {gpus:g} of {has:g} GPUs"
+    return f"{engines * gpus:g} of {counted(has, 'GPU')}"
 
 
 def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_size: int | None) -> str | Check:
@@ -343,7 +377,10 @@ def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_s
         return Check(
             "batches",
             "warning",
-            f"{rows} rows in batches of {size} are {batches} batches for {engines} engines, so some engines stay idle: "
-            f"use batch_size={fits}.",
+            f"{counted(rows, 'row')} in batches of {size}: {counted(batches, 'batch', 'batches')} for {engines} "
+            f"engines, so some engines stay idle: use batch_size={fits}.",
         )
-    return f"{rows} rows in {batches} batches of {size} for {engines} engine{'s' if engines > 1 else ''}"
+    return (
+        f"{counted(rows, 'row')} in {counted(batches, 'batch', 'batches')} of at most {size} for "
+        f"{counted(engines, 'engine')}"
+    )

@@ -6,14 +6,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
-from daft_vllm.engine.constraints.constraint import BackendChoice, check_backend
-from daft_vllm.engine.requests.sampling import SamplingOptions
+from pydantic import Field
+
+from daft_vllm.annotations import allows, shown, words
+from daft_vllm.engine.constraints.constraint import BackendChoice
+from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
+from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
+from daft_vllm.engine.setup.config import RESERVED_ARGS
 from daft_vllm.engine.setup.sampling_rules import check_sampling
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import OptionError, suggest
 
 if TYPE_CHECKING:
     import daft
@@ -51,8 +57,46 @@ class SamplingArguments(TypedDict, total=False):
     spaces_between_special_tokens: bool | daft.Expression
 
 
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _option(default: Any, text: str, kind: str | None = None) -> Any:
+    """Return a field. ``kind`` says what the option is, where the words for its type would not say enough."""
+    return field(default=default, metadata={"help": text, "kind": kind})
+
+
+_PAIRS = "a list of pairs: the column of an answer, and the message that follows it"
+_EXAMPLES = "a list of pairs of a question and its answer, [('1 + 1?', 2)]"
+_MEANT = {
+    "schema": "return_format",
+    "json_schema": "return_format",
+    "response_format": "return_format",
+    "output_schema": "return_format",
+    "output_type": "return_format",
+    "choices": "return_format",
+    "choice": "return_format",
+    "regex": "return_format=Regex(...)",
+    "grammar": "return_format=Grammar(...)",
+    "system": "system_message",
+    "system_prompt": "system_message",
+    "instructions": "system_message",
+    "model_name": "model",
+    "model_id": "model",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "num_gpus": "gpus",
+    "n_gpus": "gpus",
+    "concurrency": "max_concurrency",
+    "engines": "max_concurrency",
+    "num_engines": "max_concurrency",
+    "max_retries": "retries",
+    "enable_thinking": "thinking",
+    "functions": "tools",
+    "lora": "adapters",
+    "images": "image(col(...)) in messages",
+    "image": "image(col(...)) in messages",
+    "sampling_params": "each sampling option by its name (temperature=, max_tokens=)",
+    "sampling": "each sampling option by its name (temperature=, max_tokens=)",
+}
+"""What other libraries call an option, and what it is here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,29 +113,42 @@ class PromptOptions:
     describe_schema: bool = _option(True, "Describe the format in the prompt.")
     thinking: bool | None = _option(None, "Whether the model thinks before it answers.")
     recommended_sampling: bool = _option(False, "Use the sampling options that the model's makers recommend.")
-    tools: Sequence[Any] | Tools = _option((), "Functions that the model may call.")
+    tools: Sequence[Any] | Tools = _option((), "Functions that the model may call.", "a list of functions")
     tool_choice: str = _option("auto", "Whether the model has to call a tool: auto, required, or a tool's name.")
     tool_parser: str | None = _option(None, "vLLM's name of the parser of the model's calls.")
     parallel_tool_calls: bool = _option(True, "Whether an answer may have several calls.")
-    retries: int = _option(0, "How often to ask again for a row that was cut off or is invalid.")
-    turns: Sequence[tuple[daft.Expression, Messages]] = _option((), "How the conversation continues after messages.")
+    retries: Annotated[int, Field(ge=0)] = _option(
+        0, "How often to ask again for a row that was cut off or is invalid."
+    )
+    turns: Sequence[tuple[daft.Expression, Messages]] = _option(
+        (), "How the conversation continues after messages.", _PAIRS
+    )
+    skip_blank: bool = _option(False, "Give rows with a blank prompt no answer, as rows with a null prompt.")
     system_message: str | daft.Expression | None = _option(None, "Instructions put before every prompt.")
-    examples: Sequence[tuple[str, Any]] = _option((), "Questions with their answers, put before every prompt.")
-    files: FileAccess | None = _option(None, "Where files that the columns name may be read from.")
+    examples: Sequence[tuple[str, Any]] = _option(
+        (), "Questions with their answers, put before every prompt.", _EXAMPLES
+    )
+    files: FileAccess | None = _option(
+        None, "Where files that the columns name may be read from.", "FileAccess(folders=[...])"
+    )
     model: str = _option(DEFAULT_MODEL, "A folder, a name on the hub, or a short name such as smollm2-135m.")
-    engine_args: Mapping[str, Any] | None = _option(None, "vLLM's engine arguments, by vLLM's names.")
+    engine_args: Mapping[str, Any] | None = _option(
+        None, "vLLM's engine arguments, by vLLM's names.", "a dict by vLLM's names"
+    )
     goal: str | None = _option(None, "The job's goal: throughput, long-context, images, text or short-job.")
     apply_chat_template: bool | None = _option(None, "Whether the model's chat template is applied.")
     chat_template: str | None = _option(None, "Jinja text that replaces the model's own chat template.")
     chat_template_kwargs: Mapping[str, Any] | None = _option(None, "Arguments of the chat template.")
     truncate_prompt_tokens: int | None = _option(None, "Cut longer prompts to this many tokens; -1: to the context.")
     truncation_side: Literal["left", "right"] = _option("right", "The side of the text that is cut.")
-    adapters: Mapping[str, str] | None = _option(None, "LoRA adapters, by names that you choose.")
+    adapters: Mapping[str, str] | None = _option(
+        None, "LoRA adapters, by names that you choose.", "a dict of names and folders"
+    )
     adapter: str | daft.Expression | None = _option(None, "The name of the adapter that rows use.")
     gpus: float | None = _option(None, "GPUs of each engine. Default: 1 if a GPU is visible, else 0.")
     use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
-    max_concurrency: int = _option(1, "Engines in all.")
-    batch_size: int | None = _option(None, "Rows sent to an engine at once.")
+    max_concurrency: Annotated[int, Field(ge=1)] = _option(1, "Engines in all.")
+    batch_size: Annotated[int, Field(ge=1)] | None = _option(None, "Rows sent to an engine at once.")
     dedupe: bool = _option(True, "Compute rows with the same prompt and options once.")
     on_error: Literal["null", "raise"] = _option("null", "null: a failed row is null. raise: it ends the query.")
     details: bool = _option(False, "Return a struct: value, text, token counts, and the reason of a failure.")
@@ -101,34 +158,12 @@ class PromptOptions:
     sampling: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Sampling options, by vLLM's names."})
 
     def __post_init__(self) -> None:
-        if self.files is not None:
-            from daft_vllm.udf.columns.files import FileAccess
-
-            if not isinstance(self.files, FileAccess):
-                raise OptionError(f"files is FileAccess(folders=[...]), got {type(self.files).__name__}.")
-        if self.enforce not in ("strict", "validate"):
-            raise OptionError(f"enforce is 'strict' or 'validate', got {self.enforce!r}.")
-        check_backend(self.backend)
-        if not isinstance(self.engine_args, Mapping | None):
-            raise OptionError(f"engine_args is a dict by vLLM's names, got {type(self.engine_args).__name__}.")
-        if not isinstance(self.recommended_sampling, bool):
-            raise OptionError(f"recommended_sampling is True or False, got {self.recommended_sampling!r}.")
-        if not isinstance(self.retries, int) or self.retries < 0:
-            raise OptionError(f"retries is a whole number of at least 0, got {self.retries!r}.")
-        if self.on_error not in ("null", "raise"):
-            raise OptionError(f"on_error is 'null' or 'raise', got {self.on_error!r}.")
-        if self.use_process != "auto" and not isinstance(self.use_process, bool):
-            raise OptionError(f"use_process is True, False or 'auto', got {self.use_process!r}.")
-        numbers = {"max_concurrency": self.max_concurrency}
-        if self.batch_size is not None:
-            numbers["batch_size"] = self.batch_size
-        for name, number in numbers.items():
-            if not isinstance(number, int) or number < 1:
-                raise OptionError(f"{name} is a whole number of at least 1, got {number!r}.")
-        if not isinstance(self.turns, Sequence):
-            raise OptionError("turns is a list of pairs: the column of an answer, and the message that follows it.")
-        if not isinstance(self.examples, Sequence):
-            raise OptionError("examples is a list of pairs of a question and its answer, [('1 + 1?', 2)].")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name == "sampling" or value is one.default or allows(option_type(one.name), value):
+                continue
+            kind = one.metadata["kind"] or words(option_type(one.name))
+            raise OptionError(f"{one.name} is {kind}, got {shown(value)}.")
         for name, given in (
             ("system_message", self.system_message is not None),
             ("turns", bool(self.turns)),
@@ -136,7 +171,8 @@ class PromptOptions:
         ):
             if given and self.apply_chat_template is False:
                 raise OptionError(f"{name} needs the chat template: write {name} into the prompts, or leave it out.")
-        SamplingOptions.check_names(self.sampling, also_known=OPTION_NAMES)
+        for name, value in self.sampling.items():
+            _check_name(name, value)
         if self.sampling.get("thinking_token_budget") is not None and not self.thinking:
             raise OptionError("thinking_token_budget needs thinking=True: set that too, or leave the budget out.")
 
@@ -186,6 +222,20 @@ class PromptOptions:
         )
 
 
+def _check_name(name: str, value: Any) -> None:
+    """Raise ``OptionError`` for a name that is no sampling option. The message says what may have been meant."""
+    if name in SamplingOptions.model_fields:
+        return
+    if name in REFUSED:
+        raise OptionError(f"option {name!r} is not available here: {REFUSED[name]}.")
+    if name in _MEANT:
+        raise OptionError(f"prompt() has no option {name!r}: write {_MEANT[name]}.")
+    if name not in RESERVED_ARGS and name in (vllm_engine_arg_names() or ()):
+        raise OptionError(f"{name!r} is an argument of vLLM's engine: write engine_args={{{name!r}: {shown(value)}}}.")
+    near = suggest(name, [*SamplingOptions.model_fields, *OPTION_NAMES])
+    raise OptionError(f"unknown option {name!r}.{near} help(daft_vllm.prompt) lists all of them.")
+
+
 def is_column(value: Any) -> bool:
     """Whether an option's value is a column."""
     import daft
@@ -196,6 +246,23 @@ def is_column(value: Any) -> bool:
 OPTION_NAMES = tuple(one.name for one in fields(PromptOptions) if one.name != "sampling")
 """Names of ``prompt()``'s own options, in the order of its parameters."""
 DEFAULT = PromptOptions()
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    import daft
+
+    from daft_vllm.udf.answers.formats import Tools
+    from daft_vllm.udf.columns.files import FileAccess
+    from daft_vllm.udf.columns.parts import Messages
+
+    names = {"daft": daft, "Tools": Tools, "FileAccess": FileAccess, "Messages": Messages}
+    return get_type_hints(PromptOptions, localns=names, include_extras=True)
+
+
+def option_type(name: str) -> Any:
+    """Return the annotation of one of ``prompt()``'s own options, or of a sampling option, with its limits."""
+    return _hints()[name] if name in _hints() else get_type_hints(SamplingOptions, include_extras=True)[name]
 
 
 def option_help(name: str) -> str:

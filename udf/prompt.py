@@ -44,6 +44,7 @@ def prompt(
     parallel_tool_calls: bool = DEFAULT.parallel_tool_calls,
     retries: int = DEFAULT.retries,
     turns: Sequence[tuple[daft.Expression, Messages]] = DEFAULT.turns,
+    skip_blank: bool = DEFAULT.skip_blank,
     system_message: str | daft.Expression | None = DEFAULT.system_message,
     examples: Sequence[tuple[str, Any]] = DEFAULT.examples,
     files: FileAccess | None = DEFAULT.files,
@@ -120,6 +121,8 @@ def prompt(
         turns: how the conversation continues after ``messages``: pairs of the column of an answer and the message after
             it, ``[(col("answer"), col("next_question"))]``. The earlier messages are in the prefix cache, if the engine
             is still open. A row without an answer is not asked.
+        skip_blank: a text that is empty or white space counts as null: its row gets no answer. Default False: the model
+            is asked. A conversation is blank if its last message is.
         system_message: instructions put before every prompt; may be a column. If a conversation begins with a system
             message, that one is used instead.
         examples: questions and their answers, put before every prompt: ``[("1 + 1?", "2")]``. An answer may be a value
@@ -163,7 +166,8 @@ def prompt(
             batch in which a row failed.
         details: True gives a struct: ``value``, ``text`` (what the model wrote), ``finish_reason``, ``prompt_tokens``,
             ``cached_tokens``, ``completion_tokens``, ``queue_seconds``, ``reasoning``, ``error`` (code and reason, or
-            null).
+            null). A row that is not asked is no failure: its ``error`` is null, and its ``finish_reason`` says why,
+            ``null_prompt`` or (with ``skip_blank``) ``blank_prompt``.
         stall_timeout: if vLLM's scheduler makes no step for this many seconds, vLLM counts as dead. Default 300.
         max_restarts: how often in a row vLLM may be started again after it died or stalled. The rows that were inside
             it are sent again. A row that kills vLLM again and again is an ``engine_error``. The count begins again once

@@ -60,7 +60,9 @@ def ask(df: daft.DataFrame, name: str, messages: Any, letters: list[str], option
     df = df.with_column(name, answer)
     values = col(name)["value"]
     letter = coalesce(*(values[one] for one in letters))
-    kept = {"value": letter, **{field: col(name)[field] for field in ("error", "prompt_tokens", "cached_tokens")}}
+    # A question whose image is null was not asked; here that counts as an answer that is missing.
+    error = coalesce(col(name)["error"], when(letter.is_null(), col(name)["finish_reason"]))
+    kept = {"value": letter, "error": error, **{one: col(name)[one] for one in ("prompt_tokens", "cached_tokens")}}
     return df.with_column(name, daft.functions.to_struct(**kept))
 
 

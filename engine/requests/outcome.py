@@ -9,6 +9,7 @@ from daft_vllm.engine.requests.toolbox import ToolAnswer
 
 ErrorCode = Literal[
     "null_prompt",
+    "blank_prompt",
     "empty_prompt",
     "prompt_too_long",
     "invalid_prompt",
@@ -22,14 +23,18 @@ ErrorCode = Literal[
 ]
 """Why a row has no value.
 
-``null_prompt``: the prompt was null. ``empty_prompt``: it had neither text nor media. ``prompt_too_long``: it leaves no
-room for an answer in the model's context. ``invalid_prompt``: the chat template or the tokenizer refused it.
+``null_prompt``: the prompt was null. ``blank_prompt``: it was blank, and ``skip_blank`` was asked for.
+``empty_prompt``: it had neither text nor media. ``prompt_too_long``: it leaves no room for an answer in the model's
+context. ``invalid_prompt``: the chat template or the tokenizer refused it.
 ``invalid_media``: an image or another medium of the prompt can't be read, or is of a kind that the model doesn't take.
 ``unavailable_media``: a medium can't be fetched, or must not be fetched. ``invalid_request``: vLLM or the engine
 refused the row's options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
 guided answer does not satisfy its format. ``format_failed``: the library that enforces the format gave up on this
 answer. ``engine_error``: vLLM failed on this row and continued, or died of it again and again.
 """
+
+NOT_ASKED: tuple[ErrorCode, ...] = ("null_prompt", "blank_prompt")
+"""Codes of rows that were not asked, which is no failure."""
 
 
 class ErrorValue(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib.util
 import math
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daft_vllm.engine.setup.adapters import check_adapters
-from daft_vllm.engine.setup.sources import module_source
+from daft_vllm.engine.setup.arg_types import check_values, vllm_engine_arg_names
 from daft_vllm.errors import MissingPackageError, OptionError, suggest
 
 INSTALL_HINT = (
@@ -112,9 +110,9 @@ class EngineConfig:
 
 
 def check_engine_args(engine_args: Mapping[str, Any]) -> None:
-    """Raise ``OptionError`` for a name that vLLM's engine does not know or that daft-vllm sets itself.
+    """Raise ``OptionError`` for a name that vLLM's engine doesn't know or daft-vllm sets itself, or a wrong value.
 
-    If vLLM isn't installed (for example on a driver without a GPU), the names are checked later, in the worker.
+    If vLLM isn't installed (for example on a driver without a GPU), they are checked later, in the worker.
     """
     known = vllm_engine_arg_names()
     for name in engine_args:
@@ -122,6 +120,7 @@ def check_engine_args(engine_args: Mapping[str, Any]) -> None:
             raise OptionError(f"engine_args may not hold {name!r}: {RESERVED_ARGS[name]}.")
         if known is not None and name not in known:
             raise OptionError(f"vLLM has no engine argument {name!r}.{suggest(name, known)}")
+    check_values(engine_args)
 
 
 def reasoning_parser(config: EngineConfig) -> str:
@@ -129,26 +128,6 @@ def reasoning_parser(config: EngineConfig) -> str:
     guided = config.engine_args.get("structured_outputs_config", {})
     inner = guided.get("reasoning_parser") if isinstance(guided, Mapping) else None
     return str(config.engine_args.get("reasoning_parser") or inner or "")
-
-
-@functools.cache
-def vllm_engine_arg_names() -> frozenset[str] | None:
-    """Return the names of the installed vLLM's engine arguments, None if vLLM isn't installed."""
-    source = module_source("vllm.engine.arg_utils")
-    if source is None:
-        return None
-    names: set[str] = set()
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name in (
-            "EngineArgs",
-            "AsyncEngineArgs",
-        ):
-            names |= {
-                item.target.id
-                for item in node.body
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            }
-    return frozenset(names) or None
 
 
 def require_vllm() -> None:

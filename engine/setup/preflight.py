@@ -11,6 +11,7 @@ from typing import Any
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import compile_error, enforcement_of
 from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
+from daft_vllm.engine.setup.context import check_context, config_in
 from daft_vllm.engine.setup.mistral import converted_tokenizer
 from daft_vllm.engine.setup.model_folder import (
     FROM_FILES,
@@ -33,7 +34,8 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
 
     Raises:
         MissingPackageError: vLLM is not installed.
-        OptionError: the installed vLLM does not know an engine argument, or refuses a sampling option.
+        OptionError: the installed vLLM does not know an engine argument, doesn't take its value, or refuses a sampling
+            option, or the context is longer than the model's.
         ModelError: the model's folder doesn't exist, contains no model, or a file of it is missing or cut off.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
@@ -41,6 +43,7 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
     folder = Path(config.model).expanduser()
+    check_context(config_in(folder), config.engine_args)
     if folder.is_dir():
         args = config.engine_args
         weights = args.get("load_format", "auto") in FROM_FILES

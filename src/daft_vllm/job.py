@@ -1,35 +1,27 @@
-"""Runs one table through one model, as ``daft-vllm run`` does: reads it, asks, writes the answers, reports progress."""
+"""Runs one table through one model, as ``daft-vllm run`` does: asks, writes the answers, reports progress."""
 
 from __future__ import annotations
 
-import contextlib
-import json
+import functools
+import operator
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import daft
-import pyarrow as pa
-import pyarrow.parquet as pq
-from daft import DataFrame, col
+from daft import DataFrame, DataType, col, lit
+from daft.functions import when
 
 from daft_vllm.errors import OptionError
+from daft_vllm.tables.writing import output_of
+from daft_vllm.udf.columns.parts import Messages, image
+from daft_vllm.udf.columns.template import parse_template, template
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.progress.display import watching
 from daft_vllm.udf.prompt import prompt_expression
 from daft_vllm.udf.worker.progress import read_progress
-
-READERS: Mapping[str, Callable[[str], DataFrame]] = {
-    ".parquet": daft.read_parquet,
-    ".csv": daft.read_csv,
-    ".json": daft.read_json,
-    ".jsonl": daft.read_json,
-    ".ndjson": daft.read_json,
-}
-_JSON_LINES = (".json", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,7 @@ class Summary:
 
     Attributes:
         rows: rows read and written.
-        failed: rows without a value; null prompts don't count.
+        failed: rows without a value; rows that were not asked (null prompts, skipped blank ones) don't count.
         seconds: wall time, the model's load included.
         prompt_tokens: prompt tokens of the generated rows.
         cached_tokens: those of them that came from the prefix cache.
@@ -51,6 +43,7 @@ class Summary:
         restarts: times that vLLM died and was started again.
         busy_seconds: time with rows inside vLLM, summed over engines.
         queue_seconds: time that rows waited for vLLM, summed over rows.
+        notes: for each column that the output holds in another form, what a reader has to know.
     """
 
     rows: int
@@ -67,6 +60,7 @@ class Summary:
     restarts: int
     busy_seconds: float
     queue_seconds: float
+    notes: Mapping[str, list[str]]
 
     @property
     def computed_tokens(self) -> int:
@@ -74,31 +68,89 @@ class Summary:
         return self.prompt_tokens - self.cached_tokens
 
 
-def read_table(path: str) -> DataFrame:
-    """Read Parquet, CSV or JSON lines, by the suffix; globs and object-store URLs as Daft takes them.
+class Sink(Protocol):
+    """Where the rows of a job go: a file (``Output``) or a screen."""
+
+    @property
+    def notes(self) -> Mapping[str, list[str]]:
+        """For each column in another form, what a reader has to know."""
+
+    def check_schema(self, schema: daft.Schema) -> None:
+        """Raise ``OptionError`` if it can't hold a column of the table."""
+
+    def write(self, df: DataFrame) -> int:
+        """Run the plan of a table and take its rows. Return how many there were."""
+
+
+@dataclass(frozen=True)
+class JobPrompt:
+    """The prompts of a job. Make it with ``prompt_of``.
+
+    Attributes:
+        messages: the prompts, for ``prompt()``.
+        is_null: whether a row has no prompt.
+        is_blank: whether one of the texts that fill a row's prompt is blank.
+    """
+
+    messages: Messages
+    is_null: daft.Expression
+    is_blank: daft.Expression
+
+
+class PromptCounts(NamedTuple):
+    """How many rows a table has, and how many of them have null and blank prompts."""
+
+    rows: int
+    null: int
+    blank: int
+
+
+def prompt_of(df: DataFrame, text: str, *, images: str | None = None, skip_blank: bool = False) -> JobPrompt:
+    """Return the prompts that a template makes of a table.
+
+    Args:
+        df: the table.
+        text: the template. With ``images`` it may be without columns.
+        images: a column of images, paths or URLs, which goes before the text.
+        skip_blank: rows with a blank text get a blank prompt, so that ``prompt(skip_blank=True)`` skips them.
 
     Raises:
-        OptionError: the suffix is none of these, or nothing is there.
+        OptionError: the template, or ``images``, names a column that isn't there.
     """
-    suffix = Path(path.rstrip("*/")).suffix.lower()
-    if suffix not in READERS and Path(path).is_dir():
-        suffix, path = ".parquet", f"{path.rstrip('/')}/**/*.parquet"
-    if suffix not in READERS:
-        raise OptionError(f"cannot tell the format of {path!r}: its name has to end in {', '.join(READERS)}.")
-    try:
-        return READERS[suffix](path)
-    except FileNotFoundError as e:
-        raise OptionError(f"there is no input {path!r}: {e}") from e
+    names = df.schema().column_names()
+    if images is not None and images not in names:
+        raise OptionError(f"--images {images!r} is not a column. Columns: {', '.join(names)}.")
+    parts = parse_template(text, names, needs_column=images is None)
+    fields = list(dict.fromkeys(part.column for part in parts if part.column is not None))
+    filled = template(text, df, needs_column=images is None)
+    texts = [col(name).cast(DataType.string()) for name in fields]
+    is_null = [one.is_null() for one in (*texts, *([col(images)] if images is not None else []))]
+    is_blank = [~one.regexp(r"\S") for one in texts]
+    blank = functools.reduce(operator.or_, is_blank, lit(False))
+    if skip_blank and fields:
+        filled = when(blank, lit("")).otherwise(filled)
+    messages: Messages = filled if images is None else [image(col(images)), filled]
+    return JobPrompt(messages, functools.reduce(operator.or_, is_null), blank)
+
+
+def count_prompts(df: DataFrame, prompt: JobPrompt) -> PromptCounts:
+    """Read the table once, and count its rows and their prompts. What can't be read is found here, before a load."""
+    null = when(prompt.is_null, lit(1)).otherwise(lit(0)).alias("null")
+    blank = when(~prompt.is_null & prompt.is_blank, lit(1)).otherwise(lit(0)).alias("blank")
+    counted = df.select(null, blank).agg(col("null").count().alias("rows"), col("null").sum(), col("blank").sum())
+    (row,) = counted.to_pylist()
+    return PromptCounts(row["rows"], row["null"] or 0, row["blank"] or 0)
 
 
 def run_job(
     df: DataFrame,
-    messages: daft.Expression,
-    output: str,
+    messages: Messages,
+    output: str | Sink,
     *,
     options: PromptOptions,
     column: str = "answer",
     error_column: str = "error",
+    overwrite: bool = False,
     watch: Callable[[Mapping[str, float]], None] | None = None,
 ) -> Summary:
     """Answer every row of ``df`` and write it with two more columns to ``output``.
@@ -106,20 +158,21 @@ def run_job(
     Args:
         df: the table; all its columns are kept.
         messages: the prompts.
-        output: a ``.parquet`` or JSON-lines file. It is written under another name as batches are answered, and renamed
-            when it is complete. Or a folder or object-store URL, which Daft's own Parquet writer fills.
+        output: a file, a folder or a URL, as ``output_of`` takes it; or an object that takes the rows.
         options: the options of ``prompt()``.
         column: name of the answers' column.
-        error_column: name of the column with the reason why a row has no answer.
+        error_column: name of the column with the reason why a row has no answer. It is null for rows that have one, and
+            for rows that were not asked.
+        overwrite: replace an output that exists.
         watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).
 
     Raises:
-        OptionError: a column's name is taken, or the output's format is unknown.
+        OptionError: a column's name is taken, or the output can't be written, exists, or can't hold a column.
     """
     for name in (column, error_column):
         if name in df.schema().column_names():
             raise OptionError(f"the input has a column {name!r} already: choose other names for the new columns.")
-    write = _writer(output)
+    sink: Sink = output_of(output, overwrite=overwrite) if isinstance(output, str) else output
     started = time.monotonic()
     # A worker that is late may still write while the folder is removed.
     temporary = tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
@@ -128,7 +181,9 @@ def run_job(
         expression = prompt_expression(messages, replace(options, details=True, progress_folder=folder))
         answered = df.with_column(whole, expression)
         result = answered.with_columns({column: col(whole).get("value"), error_column: col(whole).get("error")})
-        rows = write(result.exclude(whole))
+        result = result.exclude(whole)
+        sink.check_schema(result.schema())
+        rows = sink.write(result)
         counters = read_progress(folder)
     return Summary(
         rows=rows,
@@ -145,56 +200,5 @@ def run_job(
         restarts=int(counters["restarts"]),
         busy_seconds=counters["busy_seconds"],
         queue_seconds=counters["queue_seconds"],
+        notes=sink.notes,
     )
-
-
-def _writer(output: str) -> Callable[[DataFrame], int]:
-    """Return the function that runs a table's plan and writes its rows to ``output``; it returns how many."""
-    suffix = Path(output).suffix.lower()
-    if "://" in output or output.endswith("/") or Path(output).is_dir():
-        return lambda df: _write_folder(df, output)
-    if suffix == ".parquet":
-        return lambda df: _write_file(df, output, _parquet_sink)
-    if suffix in _JSON_LINES:
-        return lambda df: _write_file(df, output, _json_sink)
-    raise OptionError(f"cannot tell the format of {output!r}: end it in .parquet, .jsonl, or / for a folder.")
-
-
-def _write_folder(df: DataFrame, output: str) -> int:
-    written = df.write_parquet(output).to_pydict()["path"]
-    return sum(daft.read_parquet(path).count_rows() for path in written)
-
-
-def _write_file(
-    df: DataFrame, output: str, sink: Callable[[Path, pa.Schema], contextlib.AbstractContextManager[Any]]
-) -> int:
-    target = Path(output)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    rows = 0
-    try:
-        with sink(part, df.schema().to_pyarrow_schema()) as put:
-            for batch in df.to_arrow_iter():
-                put(batch)
-                rows += batch.num_rows
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return rows
-
-
-@contextlib.contextmanager
-def _parquet_sink(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    with pq.ParquetWriter(path, schema) as writer:
-        yield lambda batch: writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-
-
-@contextlib.contextmanager
-def _json_sink(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    with path.open("w", encoding="utf-8") as file:
-
-        def put(batch: pa.RecordBatch) -> None:
-            for row in batch.to_pylist():
-                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-
-        yield put

@@ -11,7 +11,7 @@ import pytest
 
 from daft_vllm import OfflineEngine
 from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
-from daft_vllm.engine.setup.config import vllm_engine_arg_names
+from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.engine.setup.environment import core_environment
 
 

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from daft_vllm.engine.setup.config import vllm_engine_arg_names
+from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import ModelConfig, config_of, count_parameters, derived_config, known_models
 from daft_vllm.model_configs.cards import card_of, cards

@@ -92,6 +92,19 @@ def test_a_schema_that_can_not_be_enforced() -> None:
     assert "/properties/tags: uniqueItems" in failure(check(col("q"), schema), "return format")
 
 
+def test_a_column_that_is_not_there() -> None:
+    seen = failure(check(col("qq"), df=daft.from_pydict(TEXTS)), "prompt")
+    assert seen == "the prompt's column 'qq' is not in the table. Did you mean 'q'? Columns: q."
+
+
+def test_values_of_engine_args() -> None:
+    assert "longer than the model's context of 8192" in failure(
+        check(engine_args={"max_model_len": 9000}), "engine options"
+    )
+    seen = failure(check(engine_args={"gpu_memory_utilization": 1.5}), "engine options")
+    assert seen == "engine_args: gpu_memory_utilization is a number greater than 0 and of at most 1, got 1.5."
+
+
 def test_images_for_a_model_of_text(smollm2: str) -> None:
     pixels = [np.zeros((8, 8, 3), dtype=np.uint8)]
     df = daft.from_pydict({"image": pixels}).with_column("image", col("image").cast(DataType.image("RGB")))
@@ -104,7 +117,7 @@ def test_prompts_longer_than_the_context(smollm2: str) -> None:
     df = daft.from_pydict({"q": ["short", "word " * 700]})
     small = {"max_model_len": 512}
     seen = failure(check(col("q"), df=df, engine_args=small), "context")
-    assert "1 rows would be errors" in seen
+    assert "1 row would fail" in seen
     assert "truncate_prompt_tokens=-1" in seen
     assert check(col("q"), df=df, engine_args=small, truncate_prompt_tokens=-1)["context"].status == "warning"
     assert check(col("q"), df=df, max_tokens=9000)["context"].status == "warning"
@@ -138,7 +151,7 @@ def test_two_engines_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "gpu-of-this-test")
     assert check()["GPUs"].status == "ok"
     seen = failure(check(max_concurrency=2), "GPUs")
-    assert "2 x 1 GPUs are wanted, 1 are visible (gpu-of-this-test): 1 of 2 engines found theirs" in seen
+    assert "2 engines with 1 GPU each are wanted, 1 GPU is visible (gpu-of-this-test): 1 of 2 engines" in seen
     assert check(max_concurrency=2, gpus=0.5)["GPUs"].status == "ok"
     claim = GpuClaim(1, ["gpu-of-this-test"])
     try:
@@ -236,9 +249,9 @@ def test_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     ray.init(num_gpus=2, num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        assert _cluster(1, 2) == "2 x 1 of 2 GPUs"
+        assert _cluster(1, 2) == "2 of 2 GPUs"
         with pytest.raises(
-            Exception, match=r"4 engines x 1 GPUs are 4, and the cluster has 2: lower max_concurrency to 2"
+            Exception, match=r"4 engines with 1 GPU each: 4, and the cluster has 2: lower max_concurrency to 2"
         ):
             _cluster(1, 4)
     finally:

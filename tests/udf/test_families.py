@@ -18,6 +18,7 @@ from benchmarks import shrunken
 from daft_vllm import audio, image, prompt
 from daft_vllm.errors import ModelError
 from tests.conftest import TINY_ARGS
+from tests.helpers import code_of
 
 pytestmark = pytest.mark.other_engine
 FIXED: dict[str, Any] = {
@@ -66,9 +67,9 @@ def test_images(make: Callable[[str, Path], str], smollm2: str, tmp_path: Path) 
         {"id": list(range(10)), "one": first, "two": second, "q": [f"What is {i}?" for i in range(10)]}
     )
     rows = answered(df, [image(col("one")), lit("and"), col("two"), col("q")], model)
-    codes = [row["error"] and row["error"].split(":")[0] for row in rows]
+    codes = [code_of(row) for row in rows]
     assert codes == [None, None, None, "invalid_media", None, "null_prompt", None, None, None, None]
-    assert all(row["completion_tokens"] == 4 for row in rows if not row["error"])
+    assert all(row["completion_tokens"] == 4 for row in rows if code_of(row) is None)
     other_order = answered(df, [col("two"), lit("and"), image(col("one")), col("q")], model)
     assert [row["prompt_tokens"] for row in other_order] == [row["prompt_tokens"] for row in rows]
     with pytest.raises(ModelError, match="takes no audios"):
@@ -81,9 +82,9 @@ def test_sounds(smollm2: str, tmp_path: Path) -> None:
     sounds[2], sounds[4] = b"RIFF and no more", None
     df = daft.from_pydict({"id": list(range(6)), "sound": sounds})
     rows = answered(df, [audio(col("sound")), lit("Who speaks?")], model)
-    codes = [row["error"] and row["error"].split(":")[0] for row in rows]
+    codes = [code_of(row) for row in rows]
     assert codes == [None, None, "invalid_media", None, "null_prompt", None]
-    longer = [row["prompt_tokens"] for row in rows if not row["error"]]
+    longer = [row["prompt_tokens"] for row in rows if code_of(row) is None]
     assert longer == sorted(set(longer))  # the longer the sound, the more tokens
     bytes_alone = answered(df, [col("sound"), lit("Who speaks?")], model)
     assert [row["text"] for row in bytes_alone] == [row["text"] for row in rows]

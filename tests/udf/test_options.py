@@ -84,12 +84,35 @@ def test_every_option_has_a_line_of_help_which_the_command_shows() -> None:
         ({"system_message": "x", "apply_chat_template": False}, "system_message needs the chat template"),
         ({"thinking_token_budget": 5}, "thinking=True"),
         ({"temprature": 1}, "Did you mean 'temperature'"),
+        ({"schema": {}}, "no option 'schema': write return_format"),
+        ({"choices": ["a"]}, "no option 'choices': write return_format"),
+        ({"max_new_tokens": 5}, "write max_tokens"),
+        ({"max_model_len": 4096}, "write engine_args={'max_model_len': 4096}"),
+        ({"details": "yes"}, "details is True or False, got 'yes'."),
+        ({"system_message": 3}, "system_message is a text, a column or None, got 3."),
+        ({"goal": 3}, "goal is a text or None"),
+        ({"adapters": {"a": 3}}, "adapters is a dict of names and folders"),
+        ({"stall_timeout": "5"}, "stall_timeout is a number"),
         ({"max_concurency": 2}, "Did you mean 'max_concurrency'"),
     ],
 )
 def test_what_an_option_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(")):
         PromptOptions.of(options)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTION_NAMES if name != "return_format"])
+def test_every_option_refuses_a_value_of_another_type(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{name} is .*, got object\.$") as caught:
+        PromptOptions.of({name: object()})
+    assert len(str(caught.value)) < 200
+    PromptOptions.of({name: option_default(name)})
+
+
+def test_an_unknown_option_is_told_in_a_line() -> None:
+    with pytest.raises(OptionError) as caught:
+        PromptOptions.of({"temprature": 1})
+    assert len(str(caught.value)) < 120
 
 
 def test_a_worker_gets_no_columns_and_nothing_twice() -> None:

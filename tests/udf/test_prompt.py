@@ -17,6 +17,7 @@ from daft_vllm import OfflineEngine, prompt
 from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, RowError, SchemaError
 from daft_vllm.udf.worker.actor import PromptActor
 from tests.conftest import ENGINE_ARGS
+from tests.helpers import code_of
 
 DETAILS = [
     "value",
@@ -73,7 +74,7 @@ def test_null_empty_and_over_long_among_200(ask: Any) -> None:
     df = daft.from_pydict({"id": list(range(200)), "q": prompts})
     rows = df.with_column("a", ask("q", max_tokens=2, details=True)).to_pydict()
     assert rows["id"] == list(range(200))
-    errors = {i: row["error"].split(":")[0] for i, row in enumerate(rows["a"]) if row["error"]}
+    errors = {i: code_of(row) for i, row in enumerate(rows["a"]) if code_of(row)}
     assert errors == {20: "null_prompt", 150: "prompt_too_long"}
     assert sum(row["value"] is not None for row in rows["a"]) == 198
     assert [i for i, row in enumerate(rows["a"]) if row["value"] is None] == [20, 150]

@@ -9,18 +9,24 @@ import pyarrow as pa
 from daft import DataType, Series
 
 from daft_vllm.engine import ErrorValue, Outcome
+from daft_vllm.engine.requests.outcome import NOT_ASKED
 from daft_vllm.udf.answers.return_format import Parsed
 
 DETAILS: dict[str, tuple[DataType, Callable[[Outcome], Any]]] = {
     "text": (DataType.string(), lambda outcome: outcome.text),
     "reasoning": (DataType.string(), lambda outcome: outcome.reasoning),
-    "finish_reason": (DataType.string(), lambda outcome: outcome.finish_reason),
+    "finish_reason": (DataType.string(), lambda outcome: _skipped(outcome.error) or outcome.finish_reason),
     "prompt_tokens": (DataType.int64(), lambda outcome: outcome.prompt_tokens),
     "cached_tokens": (DataType.int64(), lambda outcome: outcome.cached_tokens),
     "completion_tokens": (DataType.int64(), lambda outcome: outcome.completion_tokens),
     "queue_seconds": (DataType.float64(), lambda outcome: outcome.queue_seconds),
 }
 """The fields that ``details=True`` adds to the value: the type of each, and how to read it from an outcome."""
+
+
+def _skipped(error: ErrorValue | None) -> str | None:
+    """Return why a row was not asked; None if it was."""
+    return error.code if error is not None and error.code in NOT_ASKED else None
 
 
 def details_type(value: DataType) -> DataType:
@@ -64,6 +70,7 @@ def result_series(outcomes: Sequence[Outcome], parsed: Sequence[Parsed], values:
     columns = {"value": values}
     for name, (field, content) in DETAILS.items():
         columns[name] = pa.array([content(outcome) for outcome in outcomes], type=field.to_arrow_dtype())
-    columns["error"] = pa.array([str(one.error) if one.error else None for one in parsed], type=pa.large_string())
+    failures = [None if one.error is None or _skipped(one.error) else str(one.error) for one in parsed]
+    columns["error"] = pa.array(failures, type=pa.large_string())
     struct = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
     return Series.from_arrow(struct, dtype=dtype)

@@ -22,6 +22,7 @@ from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
+from daft_vllm.udf.answers.mistakes import refuse_mistaken
 from daft_vllm.udf.answers.plain import PlainValues
 from daft_vllm.udf.answers.schema import column_type_and_json
 from daft_vllm.udf.answers.type_schema import forget_surroundings, schema_of_type, type_adapter
@@ -90,6 +91,7 @@ class ReturnFormat:
             return cls._of_schema({})
         if isinstance(given, Tools):
             return cls._of_tools(given)
+        refuse_mistaken(given)
         choices = _choices(given)
         if choices is not None:
             return cls(Constraint(choices=tuple(dict.fromkeys(choices.choices))), text)

@@ -53,6 +53,7 @@ class CellReader:
             column of the answer comes before them.
         files: says where files may be read from.
         takes_images: returns whether the model takes images. Called only for PDF documents.
+        skip_blank: whether a blank text counts as null.
     """
 
     def __init__(
@@ -61,11 +62,14 @@ class CellReader:
         turns: Sequence[Sequence[PartKind]],
         files: FileAccess,
         takes_images: Callable[[], bool],
+        *,
+        skip_blank: bool = False,
     ) -> None:
         self._kinds = kinds
         self._turns = turns
         self._files = files
         self._takes_images = takes_images
+        self._skip_blank = skip_blank
         self.num_columns = len(kinds) + sum(1 + len(turn) for turn in turns)
 
     def prompts(self, columns: Sequence[Series]) -> Iterator[Prompt | Outcome]:
@@ -90,9 +94,16 @@ class CellReader:
             if _is_conversation(column):
                 return (self._or_outcome(self._conversation, messages) for messages in column.to_pylist())
             if _is_plain(column.datatype()):
-                return iter(_texts(column))
+                texts = _texts(column)
+                return (self._or_blank(text, "the prompt") for text in texts) if self._skip_blank else iter(texts)
         cells = [self._cells(kind, column) for kind, column in zip(kinds, columns, strict=True)]
         return (self._or_outcome(self._parts, row) for row in zip(*cells, strict=True))
+
+    def _is_blank(self, value: Any) -> bool:
+        return self._skip_blank and isinstance(value, str) and not value.strip()
+
+    def _or_blank(self, text: str | None, what: str) -> str | Outcome | None:
+        return Outcome.failed("blank_prompt", f"{what} is blank") if self._is_blank(text) else text
 
     def _or_outcome(self, read: Callable[[Any], Prompt], cell: Any) -> Prompt | Outcome:
         try:
@@ -118,9 +129,11 @@ class CellReader:
                 yield kind, value
 
     def _parts(self, row: Sequence[tuple[PartKind, Any]]) -> Prompt:
-        for number, (_, value) in enumerate(row, 1):
+        for number, (kind, value) in enumerate(row, 1):
             if value is None:
                 raise MediaError("null_prompt", f"part {number} of the prompt is null")
+            if kind == "auto" and self._is_blank(value):
+                raise MediaError("blank_prompt", f"part {number} of the prompt is blank")
         parts = merge_texts(part for kind, value in row for part in self._contents(kind, value))
         return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
@@ -132,6 +145,8 @@ class CellReader:
         if isinstance(value, _Cell):
             yield _array_media(value.pixels(), lambda: image_from_array(value.pixels()))
         elif isinstance(value, str) and kind == "auto":
+            if self._is_blank(value):
+                raise MediaError("blank_prompt", "an entry of a list in the prompt is blank")
             yield value
         elif isinstance(value, (list, tuple)):
             for one in value:
@@ -182,7 +197,10 @@ class CellReader:
             return None
         if not messages:
             raise MediaError("empty_prompt", "the conversation has no message")
-        return Conversation(tuple(self._message(number, one) for number, one in enumerate(messages, 1)))
+        conversation = Conversation(tuple(self._message(number, one) for number, one in enumerate(messages, 1)))
+        if self._skip_blank and all(map(self._is_blank, conversation.messages[-1].content)):
+            raise MediaError("blank_prompt", "the last message of the conversation is blank")
+        return conversation
 
     def _message(self, number: int, message: Any) -> Message:
         given = {name: value for name, value in (message or {}).items() if value is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import string
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -21,8 +22,13 @@ class TemplatePart(NamedTuple):
     column: str | None
 
 
-def parse_template(template: str, columns: Iterable[str]) -> list[TemplatePart]:
+def parse_template(template: str, columns: Iterable[str], *, needs_column: bool = True) -> list[TemplatePart]:
     """Split a template into its parts. Doubled braces stand for braces.
+
+    Args:
+        template: the text.
+        columns: the names that may be fields.
+        needs_column: whether a template without a field is an error.
 
     Raises:
         OptionError: a field is not one of ``columns``, or the template has none.
@@ -30,35 +36,47 @@ def parse_template(template: str, columns: Iterable[str]) -> list[TemplatePart]:
     names = list(columns)
     parts: list[TemplatePart] = []
     try:
-        for text, name, spec, conversion in string.Formatter().parse(template):
-            if name is not None and (spec or conversion or name not in names):
-                raise OptionError(
-                    f"the prompt's field {{{name}}} is not a column.{suggest(name, names)} "
-                    f"Columns: {', '.join(names)}. Write {{{{ and }}}} for braces."
-                )
-            parts.append(TemplatePart(text, name))
-    except OptionError:  # which is a ValueError too
-        raise
+        fields = list(string.Formatter().parse(template))
     except ValueError as e:
         raise OptionError(f"the prompt {template!r} cannot be read: {e}. Write {{{{ and }}}} for braces.") from None
-    if not any(part.column for part in parts):
+    for text, name, spec, conversion in fields:
+        if name is not None and (spec or conversion or name not in names):
+            written = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+            raise OptionError(_not_a_column(written, names))
+        parts.append(TemplatePart(text, name))
+    if needs_column and not any(part.column for part in parts):
         raise OptionError(f"the prompt {template!r} names no column: write {{{names[0] if names else 'text'}}}.")
     return parts
 
 
-def template(text: str, df: DataFrame) -> daft.Expression:
+def _not_a_column(written: str, names: list[str]) -> str:
+    """Say what to write in place of a field. Advice on braces is for what doesn't look like a column's name."""
+    columns = f"Columns: {', '.join(names)}." if names else "The table has no columns."
+    near = suggest(written, names)
+    braces = (
+        "" if near or re.fullmatch(r"\w+", written) else " If the braces are meant as text, double them: {{ and }}."
+    )
+    return f"the prompt's field {{{written}}} is not a column.{near} {columns}{braces}"
+
+
+def template(text: str, df: DataFrame, *, needs_column: bool = True) -> daft.Expression:
     """Return a column of prompts, filled from the columns of ``df``: ``template("Summarise {title}: {body}", df)``.
 
     Values are inserted unchanged; braces in them have no meaning. A row with a null in one of the columns has a null
     prompt.
 
+    Args:
+        text: the template. Doubled braces stand for braces.
+        df: the table.
+        needs_column: whether a template without a field is an error.
+
     Raises:
         OptionError: a field is not a column, or the template has none.
     """
     pieces: list[daft.Expression] = []
-    for between, column in parse_template(text, df.schema().column_names()):
+    for between, column in parse_template(text, df.schema().column_names(), needs_column=needs_column):
         if between:
             pieces.append(lit(between))
         if column is not None:
             pieces.append(col(column).cast(daft.DataType.string()))
-    return functools.reduce(operator.add, pieces)
+    return functools.reduce(operator.add, pieces or [lit("")])

@@ -8,6 +8,7 @@ from pathlib import Path
 import daft
 
 from daft_vllm.engine import EngineConfig
+from daft_vllm.engine.setup.context import check_context, config_in
 from daft_vllm.engine.setup.devices import visible_gpus
 from daft_vllm.engine.setup.model_folder import check_model_folder
 from daft_vllm.errors import ModelError, OptionError, suggest
@@ -46,8 +47,8 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         prompting: the model's own settings for prompts.
 
     Raises:
-        OptionError: an engine argument or an adapter is unknown or contradicts another option, or the model needs code
-            that the user doesn't trust.
+        OptionError: an engine argument or an adapter is unknown or contradicts another option, the context is longer
+            than the model's, or the model needs code that the user doesn't trust.
         ModelError: vLLM can't split the model over this number of GPUs.
     """
     adapters, adapter = options.adapters or {}, options.adapter
@@ -57,9 +58,11 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         raise OptionError(f"there is no adapter {adapter!r}.{suggest(adapter, adapters)}")
     settings = resolve(known, goal=options.goal, user=options.engine_args)
     check_remote_code(known, options.engine_args or {})
+    engine_args = {name: setting.value for name, setting in settings.items()}
+    check_context(known.config if known is not None else config_in(options.model), engine_args)
     config = EngineConfig(
         model=options.model,
-        engine_args={name: setting.value for name, setting in settings.items()},
+        engine_args=engine_args,
         chat_template=options.chat_template or prompting.chat_template,
         no_thinking_text="" if options.chat_template else prompting.no_thinking_text,
         truncate_prompt_tokens=options.truncate_prompt_tokens,

@@ -17,7 +17,7 @@ from daft import Series
 from daft.udf.metrics import increment_counter
 
 from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.engine.requests.outcome import count_by_code
+from daft_vllm.engine.requests.outcome import NOT_ASKED, count_by_code
 from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, OptionError, RowError, SchemaError
@@ -79,15 +79,19 @@ class PromptActor:
     def __init__(self, spec: PromptSpec) -> None:
         self._spec = spec
         self._cells = CellReader(
-            spec.parts, spec.turns, spec.options.files or FileAccess(), lambda: self._opened().takes("image")
+            spec.parts,
+            spec.turns,
+            spec.options.files or FileAccess(),
+            lambda: self._opened().takes("image"),
+            skip_blank=spec.options.skip_blank,
         )
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
         self._before = self._counted = EngineStats()
         self._progress: ProgressWriter | None = None
-        self._invalid = 0
+        self._failed = 0
+        self._refused = 0
         self._retried = 0
-        self._failed_before = 0
         self._failure: DaftVLLMError | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
 
@@ -156,7 +160,6 @@ class PromptActor:
                 again[i] = replace(request, sampling=sampling.resampled(attempt))
         with self._lock:
             self._retried += len(again)
-            self._failed_before += sum(outcomes[i].error is not None for i in again)
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
         return again
 
@@ -266,7 +269,7 @@ class PromptActor:
             for name, outcome in zip(batch.names, outcomes, strict=True)
         ]
         values = value_array(parsed, spec.format.dtype)
-        self._report(outcomes, parsed)
+        self._report(outcomes, parsed, refused=len(batch.refused))
         if spec.options.details:
             return result_series(outcomes, parsed, values, spec.dtype).rename(batch.name)
         return Series.from_arrow(values, dtype=spec.dtype).rename(batch.name)
@@ -308,19 +311,25 @@ class PromptActor:
                 self._before = self._counted = engine.stats()
                 self._engine = engine  # only now: other batches have to wait for these checks
                 logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
-                if spec.options.progress_folder is not None and self._progress is None:
-                    self._progress = ProgressWriter(spec.options.progress_folder, self._counters)
+                self._begin_progress()
             return self._engine
 
-    def _report(self, outcomes: list[Outcome], parsed: list[Parsed]) -> None:
+    def _begin_progress(self) -> None:
+        folder = self._spec.options.progress_folder
+        if folder is not None and self._progress is None:
+            self._progress = ProgressWriter(folder, self._counters)
+
+    def _report(self, outcomes: list[Outcome], parsed: list[Parsed], *, refused: int = 0) -> None:
         """Add the batch to Daft's metrics. If rows failed, log that, or raise it if ``on_error`` is "raise"."""
-        failed = [p.error for p in parsed if p.error is not None and p.error.code != "null_prompt"]
+        failed = [p.error for p in parsed if p.error is not None and p.error.code not in NOT_ASKED]
         increment_counter("rows", len(outcomes), description="rows answered, including failed ones")
         increment_counter("rows failed", len(failed), description="rows with an error instead of a value")
         for name, amount in self._progress_since_last_batch().items():
             increment_counter(name.replace("_", " "), amount)
         with self._lock:
-            self._invalid += sum(p.error is not None and o.error is None for p, o in zip(parsed, outcomes, strict=True))
+            self._failed += len(failed)
+            self._refused += refused
+            self._begin_progress()  # no engine is opened for a batch of which no row is sent
         if self._progress is not None:
             self._progress.write()
         if failed:
@@ -342,10 +351,13 @@ class PromptActor:
     def _counters(self) -> Mapping[str, float]:
         """Return the engine's counters since this query began to use it, including queries that run at the same time.
 
-        Answers that don't satisfy their format count as failed rows. A row that is asked again counts once.
+        Failed rows are counted as their batch ends: those that failed in the engine, that were not sent, or whose
+        answer doesn't satisfy the format. A row that is asked again counts once.
         """
         stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
-        stats.failed += self._invalid - self._failed_before
+        stats.failed = self._failed
+        stats.rows += self._refused
+        stats.done += self._refused
         stats.retried = self._retried
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)

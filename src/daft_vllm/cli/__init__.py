@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import daft_vllm
 from daft_vllm.cli.check import check
 from daft_vllm.cli.config import config
 from daft_vllm.cli.demo import demo
 from daft_vllm.cli.models import models
+from daft_vllm.cli.options import with_prompt_options
 from daft_vllm.cli.plan import plan
 from daft_vllm.cli.run import run
 from daft_vllm.cli.tune import tune
@@ -16,6 +20,32 @@ app = typer.Typer(
     help="Answer every row of a table with a language model that runs here.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (run, demo, check, config, models, plan, tune):
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"daft-vllm {daft_vllm.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _command in (
+    with_prompt_options(run),
+    demo,
+    with_prompt_options(check, without=("model",)),
+    config,
+    models,
+    plan,
+    tune,
+):
     app.command()(_command)

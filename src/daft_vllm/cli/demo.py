@@ -10,6 +10,7 @@ from rich.table import Table
 
 from daft_vllm.cli.terminal import fail, option, quiet
 from daft_vllm.cli.watching import run_with_progress
+from daft_vllm.errors import DaftVLLMError
 from daft_vllm.udf.options import DEFAULT, PromptOptions
 
 
@@ -24,6 +25,7 @@ def demo(
     from daft import col, lit
 
     from daft_vllm.demo import SYSTEM_MESSAGE, Label, package_table
+    from daft_vllm.tables.writing import output_of
 
     df = package_table()
     if limit is not None:
@@ -36,7 +38,10 @@ def demo(
         engine_args={"max_model_len": 2048},
         sampling={"max_tokens": 128},
     )
-    failed = run_with_progress(df, messages, output, options, column="label")
+    try:
+        failed = run_with_progress(df, messages, output_of(output, overwrite=True), options, column="label")
+    except DaftVLLMError as e:
+        fail(str(e))
     table = pq.read_table(output)
     shown = Table("name", "category", "audience", "description", title=f"{output}: {table.num_rows} rows")
     for row in table.slice(0, 20).to_pylist():

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from daft_vllm.cli.terminal import GPU, GPU_MEMORY, fail
+from daft_vllm.wording import counted
 
 
 def plan(
     rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")],
-    engines: Annotated[int, typer.Option(min=1, help="Engines on all workers together.")] = 1,
+    engines: Annotated[
+        int, typer.Option("--engines", "--max-concurrency", min=1, help="Engines on all workers together.")
+    ] = 1,
     workers: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 1,
     model: Annotated[str | None, typer.Option(help="Work out --engines for this model and --gpu.")] = None,
     gpu: Annotated[str | None, typer.Option(help=GPU)] = None,
@@ -36,8 +39,9 @@ def plan(
     result = simulate(found.partitions(), engines=engines, workers=workers, batch_size=found.batch_size)
     per_worker = engines // workers
     typer.echo(
-        f"{found.tasks} partitions of {found.rows_per_task} rows, each {per_worker} batches of {found.batch_size}: one "
-        f"for each of a worker's {per_worker} engines. In a simulation they are busy {result.busy:.0%} of the time.\n"
+        f"{counted(found.tasks, 'partition')} of {counted(found.rows_per_task, 'row')}, each "
+        f"{counted(per_worker, 'batch', 'batches')} of {found.batch_size}: one for each engine of a worker. In a "
+        f"simulation the engines are busy {result.busy:.0%} of the time.\n"
     )
     typer.echo(found.calls)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from daft_vllm.cli.terminal import console, engine_args_of, fail, option, own_cause, quiet, return_format
+from daft_vllm.cli.options import options_of
+from daft_vllm.cli.terminal import console, fail, own_cause, quiet, return_format
 from daft_vllm.cli.watching import run_with_progress
-from daft_vllm.udf.options import DEFAULT, PromptOptions, option_default
+from daft_vllm.udf.options import PromptOptions
 
 
 class OnError(StrEnum):
@@ -21,32 +23,50 @@ class OnError(StrEnum):
 
 
 def run(
-    input: Annotated[str, typer.Option(help="Parquet, CSV or JSON lines: a file, a glob or an object-store URL.")],
-    output: Annotated[str, typer.Option(help="A .parquet or .jsonl file, or a folder or URL for Parquet.")],
+    input: Annotated[
+        str,
+        typer.Option(
+            help="Parquet, CSV, TSV or JSON lines, or images: a file, a glob, a folder or an object-store URL."
+        ),
+    ],
     prompt: Annotated[str, typer.Option(help="The prompt, with columns in braces: 'Summarise: {text}'.")],
-    model: Annotated[str, option("model")] = DEFAULT.model,
+    given: Mapping[str, Any],
+    output: Annotated[
+        str | None,
+        typer.Option(help="A .parquet, .jsonl, .csv or .tsv file; or a folder or URL for Parquet files."),
+    ] = None,
+    preview: Annotated[
+        int | None, typer.Option(min=1, help="Show the answers to the first N rows on the screen. Nothing is written.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")] = False,
     schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema that every answer satisfies.")] = None,
     choices: Annotated[str | None, typer.Option(help="The only answers allowed, separated by commas.")] = None,
-    system: Annotated[str | None, option("system_message")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="A column of images, paths or URLs; it goes before the prompt.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option(help="A folder that local paths in the table may lead to. May be repeated.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="Take only the first N rows.")] = None,
+    keep_empty: Annotated[
+        bool,
+        typer.Option("--keep-empty", help="Take an empty cell of a CSV or TSV file as an empty text, not as null."),
+    ] = False,
     shared_first: Annotated[
-        bool, typer.Option(help="Reorder the prompt's lines so that rows share the longest prefixes.")
+        bool, typer.Option("--shared-first", help="Reorder the prompt's lines so that rows share the longest prefixes.")
     ] = False,
     keep_order: Annotated[
-        bool, typer.Option(help="Write rows in the input's order. The engine then gets one batch at a time.")
+        bool,
+        typer.Option("--keep-order", help="Write rows in the input's order. The engine then gets one batch at a time."),
     ] = False,
     column: Annotated[str, typer.Option(help="Name of the column for the answers.")] = "answer",
     error_column: Annotated[str, typer.Option(help="Name of the column for the reasons of failures.")] = "error",
-    max_tokens: Annotated[int, option("max_tokens", min=1)] = option_default("max_tokens"),
-    temperature: Annotated[float, option("temperature", min=0)] = option_default("temperature"),
-    gpus: Annotated[float | None, option("gpus")] = DEFAULT.gpus,
-    max_concurrency: Annotated[int, option("max_concurrency", min=1)] = DEFAULT.max_concurrency,
-    retries: Annotated[int, option("retries", min=0)] = DEFAULT.retries,
-    engine_args: Annotated[str, option("engine_args", """JSON: '{"dtype": "half"}', or @file of tune's.""")] = "{}",
-    goal: Annotated[str | None, option("goal", "Default: short-job for a few hundred rows.")] = DEFAULT.goal,
     on_error: Annotated[
         OnError, typer.Option(help="raise: exit status 1 if a row failed. All rows are written in any case.")
     ] = OnError.null,
+    dollars_per_hour: Annotated[
+        float, typer.Option(min=0, help="Price of one GPU, or of a machine without GPUs: shows what the job cost.")
+    ] = 0.0,
 ) -> None:
     """Answer every row of a table. All columns of the table are kept."""
     from daft_vllm.errors import DaftVLLMError, OptionError
@@ -54,32 +74,52 @@ def run(
     try:
         if schema is not None and choices is not None:
             raise OptionError("--schema and --choices exclude each other: pass one of them.")
+        if output is None and preview is None:
+            raise OptionError(
+                "there is no output: pass --output answers.parquet, or --preview 5 to look at a few answers."
+            )
         quiet()
-        options = PromptOptions(
-            return_format=return_format(schema, choices),
-            system_message=system,
-            model=model,
-            gpus=gpus,
-            use_process=True if keep_order else "auto",
-            max_concurrency=max_concurrency,
-            engine_args=engine_args_of(engine_args),
-            goal=goal,
-            retries=retries,
-            sampling={"max_tokens": max_tokens, "temperature": temperature},
-        )
-        from daft_vllm.job import read_table
+        from daft_vllm.cli.preview import Screen
+        from daft_vllm.job import count_prompts, prompt_of
+        from daft_vllm.tables.reading import explained, read_input
+        from daft_vllm.tables.writing import output_of
+        from daft_vllm.udf.columns.files import FileAccess
         from daft_vllm.udf.columns.shared_first import shared_first as put_shared_first
-        from daft_vllm.udf.columns.template import template
 
-        df = read_table(input)
+        table = read_input(input, keep_empty=keep_empty)
+        folders = [*table.folders, *map(str, files or ())]
+        options = PromptOptions.of(
+            options_of(
+                given,
+                return_format=return_format(schema, choices),
+                files=FileAccess(folders=folders) if folders else None,
+                use_process=True if keep_order else "auto",
+            )
+        )
+        df = table.df
+        sink: Any = Screen(column, error_column)
+        if preview is None and output is not None:
+            sink = output_of(output, overwrite=overwrite)
         if shared_first:
-            plan = put_shared_first(df, prompt)
+            with explained(input):
+                plan = put_shared_first(df, prompt)
             console.print(f"shared fields first: {plan}", highlight=False)
             prompt = plan.template
-        messages = template(prompt, df)
-        if limit is not None:
-            df = df.limit(limit)
-        failed = run_with_progress(df, messages, output, options, column=column, error_column=error_column)
+        asked = prompt_of(df, prompt, images=images or table.images, skip_blank=options.skip_blank)
+        if limit is not None or preview is not None:
+            df = df.limit(min(n for n in (limit, preview) if n is not None))
+        with explained(input):
+            counts = count_prompts(df, asked)
+        failed = run_with_progress(
+            df,
+            asked.messages,
+            sink,
+            options,
+            column=column,
+            error_column=error_column,
+            counts=counts,
+            dollars_per_hour=dollars_per_hour,
+        )
     except DaftVLLMError as e:
         fail(str(e))
     except Exception as e:
@@ -88,4 +128,7 @@ def run(
             raise
         fail(str(cause))
     if failed and on_error is OnError.raise_:
-        fail(f"{failed} rows have no answer; the column {error_column!r} of {output} says why.")
+        from daft_vllm.wording import counted
+
+        rows = counted(failed, "row has", "rows have")
+        fail(f"{rows} no answer; the column {error_column!r} of {sink.place} says why.")

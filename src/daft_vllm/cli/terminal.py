@@ -42,7 +42,7 @@ def return_format(schema: Path | None, choices: str | None) -> Any:
     try:
         text = schema.read_text(encoding="utf-8")
     except OSError as e:
-        raise OptionError(f"--schema: {e}") from e
+        raise OptionError(f"--schema: {schema} can't be read: {e.strerror}.") from None
     return json_object("--schema", text)
 
 
@@ -52,19 +52,20 @@ def engine_args_of(text: str) -> dict[str, Any]:
         from daft_vllm.tuning.tune import tuned_args
 
         return tuned_args(text[1:])
-    return json_object("--engine-args", text)
+    return json_object("--engine-args", text, """--engine-args '{"max_model_len": 4096}'""")
 
 
-def json_object(option: str, text: str) -> dict[str, Any]:
-    """Return the JSON object in an option's text. Raise ``OptionError`` for anything else."""
+def json_object(option: str, text: str, example: str = "") -> dict[str, Any]:
+    """Return the JSON object in an option's text. Raise ``OptionError`` for anything else, with an example."""
     from daft_vllm.errors import OptionError
 
+    hint = f" Write for example {example}." if example else ""
     try:
         value = json.loads(text)
     except ValueError as e:
-        raise OptionError(f"{option} is not JSON: {e}") from e
+        raise OptionError(f"{option} is not JSON: {e}.{hint}") from None
     if not isinstance(value, dict):
-        raise OptionError(f"{option} is a JSON object, got {type(value).__name__}.")
+        raise OptionError(f"{option} is a JSON object, got {text[:60]}.{hint}")
     return value
 
 

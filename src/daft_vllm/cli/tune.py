@@ -29,8 +29,8 @@ def tune(
     quiet()
     try:
         from daft_vllm.engine.setup.config import check_engine_args
-        from daft_vllm.job import read_table
         from daft_vllm.model_configs import resolve_model
+        from daft_vllm.tables.reading import read_table
         from daft_vllm.tuning.tune import SHARED_FIRST, Tuner, write_overlay
         from daft_vllm.udf.columns.shared_first import shared_first
         from daft_vllm.udf.columns.template import template

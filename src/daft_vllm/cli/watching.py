@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from daft_vllm.cli.summary import summary_table
 from daft_vllm.cli.terminal import console
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.progress.display import ProgressDisplay
+from daft_vllm.wording import counted
+
+if TYPE_CHECKING:
+    from daft_vllm.job import PromptCounts
 
 SHORT_JOB = 256, 1024
 """A short job has at most this many rows, and at most this many output tokens of each.
@@ -21,35 +24,45 @@ capturing the graphs takes 30 s and more (SkyRL pull request 2138).
 
 
 def run_with_progress(
-    df: Any, messages: Any, output: str, options: PromptOptions, *, column: str = "answer", error_column: str = "error"
+    df: Any,
+    messages: Any,
+    output: Any,
+    options: PromptOptions,
+    *,
+    column: str = "answer",
+    error_column: str = "error",
+    counts: PromptCounts | None = None,
+    dollars_per_hour: float = 0.0,
 ) -> int:
-    """Run a job with progress and a summary on stderr; return how many rows failed. Arguments as in ``run_job``."""
+    """Run a job with progress and a summary on stderr; return how many rows failed.
+
+    Args:
+        df: as in ``run_job``, and so are ``messages``, ``column`` and ``error_column``.
+        messages: the prompts.
+        output: an ``Output``, or another object that takes rows; ``place`` is the table's title.
+        options: the options of ``prompt()``.
+        column: name of the answers' column.
+        error_column: name of the errors' column.
+        counts: how many rows there are, and how many have no prompt. None: the rows are counted here.
+        dollars_per_hour: the price of one GPU, or of a machine without GPUs.
+    """
     from daft_vllm.job import run_job
 
-    total = df.count_rows()
-    if options.goal is None and total <= SHORT_JOB[0] and options.sampling["max_tokens"] <= SHORT_JOB[1]:
+    total = counts.rows if counts is not None else df.count_rows()
+    few_tokens = "max_tokens" in options.row_sampling or options.common_sampling.max_tokens <= SHORT_JOB[1]
+    if options.goal is None and total <= SHORT_JOB[0] and few_tokens:
         options = replace(options, goal="short-job")
-    console.print(f"{total} rows, model {options.model}: loading", highlight=False)
+    console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
     with ProgressDisplay(str(options.model), total, console=console, plain=True) as watch:
         summary = run_job(df, messages, output, options=options, column=column, error_column=error_column, watch=watch)
-    table = Table(title=output, show_header=False)
-    table.add_row("rows", str(summary.rows))
-    table.add_row("rows without a value", str(summary.failed))
-    table.add_row("seconds, load included", f"{summary.seconds:.1f}")
-    table.add_row("prompt tokens", f"{summary.prompt_tokens}")
-    table.add_row("of them from the prefix cache", f"{_share(summary.cached_tokens, summary.prompt_tokens):.0%}")
-    table.add_row("computed, and the least possible", f"{summary.computed_tokens}, {summary.optimal_tokens}")
-    table.add_row("completion tokens", f"{summary.completion_tokens}")
-    table.add_row("rows asked again", f"{summary.retried}")
-    table.add_row("rows with the answer of an equal row", f"{summary.duplicates}")
-    table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
-    table.add_row("sequences put back because the KV cache was full", f"{summary.preemptions}")
-    table.add_row("times that vLLM died and was started again", f"{summary.restarts}")
-    table.add_row("seconds with rows in vLLM", f"{summary.busy_seconds:.1f}")
-    table.add_row("a row's wait for vLLM, on average", f"{summary.queue_seconds / max(1, summary.rows):.1f} s")
-    console.print(table)
+    price = dollars_per_hour * _gpus(options) * options.max_concurrency
+    skips = options.skip_blank
+    console.print(summary_table(summary, output.place, counts=counts, skip_blank=skips, dollars_per_hour=price))
     return summary.failed
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _gpus(options: PromptOptions) -> float:
+    from daft_vllm.engine.setup.devices import visible_gpus
+
+    gpus = float(bool(visible_gpus())) if options.gpus is None else options.gpus
+    return gpus or 1.0  # without GPUs the price is that of the machine

@@ -182,7 +182,8 @@ def test_the_patches_are_a_plugin_of_vllm(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_names_that_cannot_be_read_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a vLLM that lists its arguments and architectures elsewhere, nothing is refused because of that."""
-    from daft_vllm.engine.setup.config import check_engine_args, vllm_engine_arg_names
+    from daft_vllm.engine.setup import arg_types
+    from daft_vllm.engine.setup.config import check_engine_args
     from daft_vllm.udf.preflight.architecture import vllm_architectures
 
     changed_vllm(tmp_path, "vllm.engine.arg_utils", {r"\bclass \w*EngineArgs\b": "class Arguments"})
@@ -190,12 +191,14 @@ def test_names_that_cannot_be_read_are_not_checked(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path / name])
     )
-    for names in (vllm_engine_arg_names, vllm_architectures):
-        names.cache_clear()
+    caches = [arg_types._tree, arg_types._arguments, arg_types._alias, arg_types.engine_arg_type, vllm_architectures]
+    for cache in caches:
+        cache.cache_clear()
+    for names in (arg_types.vllm_engine_arg_names, vllm_architectures):
         assert names() is None
     check_engine_args({"anything": 1})
-    vllm_engine_arg_names.cache_clear()
-    vllm_architectures.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def _imported() -> set[tuple[str, str]]:

@@ -1,0 +1,167 @@
+"""The options of ``prompt()`` as options of a command, made from ``PromptOptions`` and ``SamplingOptions``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+import typer
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from daft_vllm.cli.names import complete_goal, complete_model
+from daft_vllm.cli.terminal import engine_args_of
+from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.errors import OptionError
+from daft_vllm.udf.options import PromptOptions, option_default, option_help, option_type
+
+ELSEWHERE = {
+    "return_format": "--schema and --choices",
+    "tools": "only in Python, because functions are Python's",
+    "tool_choice": "only with tools",
+    "tool_parser": "only with tools",
+    "parallel_tool_calls": "only with tools",
+    "turns": "only in Python, because they are columns",
+    "files": "--files",
+    "use_process": "--keep-order",
+    "on_error": "--on-error",
+    "details": "--error-column",
+    "progress_folder": "the command's own",
+    "sampling": "an option for each",
+}
+"""Options of ``prompt()`` that a command has in another way, or not at all."""
+_ALSO = {"system_message": "--system", "max_concurrency": "--engines"}
+"""Second names."""
+_COMPLETION = {"model": complete_model, "goal": complete_goal}
+
+
+def with_prompt_options(command: Callable[..., None], *, without: tuple[str, ...] = ()) -> Callable[..., None]:
+    """Return a command that has an option for each option of ``prompt()`` too.
+
+    Args:
+        command: its parameter ``given`` gets the options that the user gave, by their names in ``prompt()``.
+        without: names that the command has itself.
+    """
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "given"]
+    names = [one.name for one in fields(PromptOptions) if one.name not in (*ELSEWHERE, *without)]
+    sampling = list(SamplingOptions.model_fields)
+    made = [_parameter(name, "Options of prompt()") for name in names]
+    made += [_parameter(name, "Sampling options") for name in sampling]
+
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in (*names, *sampling)}
+        command(**values, given={name: value for name, value in given.items() if value not in (None, [], ())})
+
+    signature = inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *made)])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+def options_of(given: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the options that the user gave as ``prompt()`` takes them, and ``more``.
+
+    Raises:
+        OptionError: a value can't be read.
+    """
+    return {**{name: _value(name, value) for name, value in given.items()}, **more}
+
+
+def _parameter(name: str, panel: str) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
+    kind, limits = _kind(option_type(name))
+    flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag, *([_ALSO[name]] if name in _ALSO else [])]
+    default = option_default(name)
+    more = {str: _text_hint(name), bool: ""}.get(kind, "May be repeated." if get_origin(kind) is list else "")
+    made = typer.Option(
+        *flags,
+        help=f"{option_help(name)} {more}".strip(),
+        show_default=False if default in (None, (), "") else str(default),
+        rich_help_panel=panel,
+        autocompletion=_COMPLETION.get(name),
+        **limits,
+    )
+    annotation: Any = Annotated[(kind | None, made)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _text_hint(name: str) -> str:
+    if name == "engine_args":
+        return """JSON: '{"dtype": "half"}', or @file of tune's."""
+    if name == "chat_template":
+        return "Or @file."
+    return "JSON." if _is_json(name) else ""
+
+
+def _types(annotation: Any) -> list[Any]:
+    """Return what an option may be, without None and columns."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _types(args[0])
+    if origin in (Union, types.UnionType):
+        return [one for each in args for one in _types(each)]
+    is_column = getattr(annotation, "__name__", "") == "Expression"
+    return [] if annotation is types.NoneType or is_column else [annotation]
+
+
+def _kind(annotation: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the type that typer gets for an option, and its limits."""
+    found = _types(annotation)
+    lists = [one for one in found if get_origin(one) is list and get_args(one)[0] in (str, int)]
+    if lists:
+        return lists[0], {}
+    if len(found) != 1 or (found[0] not in (bool, int, float, str) and get_origin(found[0]) is not Literal):
+        return str, {}
+    return found[0], _limits(annotation) if found[0] in (int, float) else {}
+
+
+def _limits(annotation: Any) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    for one in _metadata(annotation):
+        if isinstance(one, annotated_types.Ge):
+            limits["min"] = one.ge
+        elif isinstance(one, annotated_types.Le):
+            limits["max"] = one.le
+    return limits
+
+
+def _metadata(annotation: Any) -> list[Any]:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        own = [m for one in args[1:] for m in (one.metadata if isinstance(one, FieldInfo) else [one])]
+        return [*own, *_metadata(args[0])]
+    return [m for one in args for m in _metadata(one)] if origin in (Union, types.UnionType) else []
+
+
+def _is_json(name: str) -> bool:
+    return _kind(option_type(name))[0] is str and str not in _types(option_type(name))
+
+
+def _value(name: str, value: Any) -> Any:
+    flag = f"--{name.replace('_', '-')}"
+    if name == "engine_args":
+        return engine_args_of(value)
+    if name == "chat_template" and value.startswith("@"):
+        try:
+            return Path(value[1:]).read_text(encoding="utf-8")
+        except OSError as e:
+            raise OptionError(f"{flag}: {value[1:]} can't be read: {e.strerror}.") from None
+    if not _is_json(name):
+        return value
+    try:
+        if name == "examples":
+            return [tuple(pair) for pair in TypeAdapter(list[tuple[str, Any]]).validate_json(value)]
+        json.loads(value)
+        (kind,) = _types(option_type(name))
+        return TypeAdapter(kind).validate_json(value)
+    except ValidationError as e:
+        raise OptionError(f"{flag} can't be {value}: {e.errors()[0]['msg']}.") from None
+    except ValueError as e:
+        raise OptionError(f"{flag} is not JSON: {e}.") from None
