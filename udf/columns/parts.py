@@ -32,6 +32,9 @@ def image(column: daft.Expression) -> Part:
     """Say that a column of paths, URLs, files, bytes or arrays holds images; it may hold lists of them.
 
     Without ``image``, ``audio`` or ``document`` a string column is text.
+
+    A photo from a file, or from its bytes, is turned upright as the camera says (EXIF). Daft's ``decode_image`` drops
+    that: pass ``image(col("bytes"))``, not the decoded column, where photos may be sideways.
     """
     return Part("image", _column(column, "image"))
 

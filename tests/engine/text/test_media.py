@@ -231,6 +231,58 @@ def encoded(pixels: Any, kind: str) -> bytes:
     return stream.getvalue()
 
 
+RAMP = np.linspace(0, 1, 20).reshape(4, 5)
+TAGS = {262: 0}
+"""Of a TIFF in which 0 is white."""
+
+
+@pytest.mark.parametrize(
+    ("values", "tags"),
+    [
+        ((RAMP * (2**31 - 1)).astype(np.int32), {}),
+        ((RAMP * 4000 - 1000).astype(np.int32), {}),
+        ((RAMP * 65535).astype(np.int32), {}),
+        ((RAMP * 255).astype(np.int32), {}),
+        (RAMP.astype(np.float32), {}),
+        ((RAMP * 255).astype(np.float32), {}),
+        ((RAMP * 65535).astype(np.float32), {}),
+        ((RAMP * 1e6 - 5e5).astype(np.float32), {}),
+        ((RAMP * 65535).astype(np.uint16), {}),
+        (((1 - RAMP) * 65535).astype(np.uint16), TAGS),
+        (((1 - RAMP) * 255).astype(np.float32), TAGS),
+    ],
+)
+def test_greys_of_many_bits_are_kept(values: Any, tags: dict[int, int]) -> None:
+    """They became near black or near white."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, "TIFF", tiffinfo=tags)
+    greys = np.asarray(image_from_bytes(stream.getvalue()))[:, :, 0]
+    assert np.abs(greys - RAMP * 255).max() <= 1
+
+
+def test_floats_that_are_not_from_0_to_1_are_refused() -> None:
+    with pytest.raises(MediaError, match="divide by the white value"):
+        image_from_array(RAMP.astype(np.float32) * 255)
+    assert image_from_array(RAMP * 1.1).size == (5, 4)
+
+
+def test_a_photo_is_upright_where_daft_decodes_it_sideways() -> None:
+    """If ``decode_image`` turns photos one day, ``image``'s docstring and the README need no warning any more."""
+    import daft
+    from daft.functions import decode_image
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((8, 20, 3), np.uint8)).save(stream, "JPEG", exif=exif)
+    assert image_from_bytes(stream.getvalue()).media.size == (8, 20)
+    df = daft.from_pydict({"b": [stream.getvalue()]})
+    assert df.select(decode_image(daft.col("b")).alias("i")).to_pydict()["i"][0].shape[:2] == (8, 20)
+
+
 def test_image_files() -> None:
     grey = image_from_bytes(encoded(np.full((4, 5), 7 * 257, np.uint16), "PNG"))
     assert (grey.mode, grey.getpixel((0, 0))) == ("RGB", (7, 7, 7))
