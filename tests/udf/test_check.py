@@ -48,7 +48,7 @@ def test_a_job_that_will_run(smollm2: str) -> None:
     report = check(col("q"), ["Paris", "Madrid"], df=df, max_tokens=16)
     assert time.monotonic() - started < 10
     assert report.ok, report
-    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 15
+    assert [one.status for one in report.checks if one.name != "cluster"] == ["ok"] * 16
     assert report["model"].seen == f"{smollm2}, complete"
     assert "of 3 rows the longest prompt has" in report["context"].seen
     assert report.as_dict()["ok"] is True

@@ -149,6 +149,7 @@ expression: daft.Expression = prompt(
     backend="guidance",
     describe_schema=False,
     thinking=True,
+    skip_blank=True,
     recommended_sampling=False,
     tools=[],
     tool_choice="auto",

@@ -114,9 +114,9 @@ def _types(annotation: Any) -> list[Any]:
 def _kind(annotation: Any) -> tuple[Any, dict[str, Any]]:
     """Return the type that typer gets for an option, and its limits."""
     found = _types(annotation)
-    lists = [one for one in found if get_origin(one) is list and get_args(one)[0] in (str, int)]
-    if lists:
-        return lists[0], {}
+    items = [_types(get_args(one)[0])[0] for one in found if get_origin(one) is list]
+    if items and items[0] in (str, int):
+        return list[items[0]], {}  # type: ignore[valid-type]
     if len(found) != 1 or (found[0] not in (bool, int, float, str) and get_origin(found[0]) is not Literal):
         return str, {}
     return found[0], _limits(annotation) if found[0] in (int, float) else {}
