@@ -102,7 +102,7 @@ def test_vllms_other_options_are_refused_as_values_and_as_columns() -> None:
     assert set(REFUSED) & others
     for name in others:
         for value in (1, "x", [2], math.nan, col("v")):
-            with pytest.raises(OptionError, match="option|engine_args"):
+            with pytest.raises(OptionError, match=r"option|engine_args"):
                 prompt(col("q"), **{name: value})
 
 
