@@ -252,7 +252,8 @@ class PromptActor:
             return
         seen: dict[str, SamplingOptions | OptionError] = {}
         for values in zip(*(series.to_pylist() for series in options), strict=True):
-            key = repr(values)  # lists and maps can't be keys
+            # Lists and maps can't be keys, and the text of a long array of numpy is shortened.
+            key = repr([value.tolist() if hasattr(value, "tolist") else value for value in values])
             if key not in seen:
                 try:
                     given = {n: v for n, v in zip(spec.row_options, values, strict=True) if v is not None}

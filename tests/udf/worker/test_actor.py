@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from daft import Series
+from daft import DataType, Series
 from daft.udf.metrics import _metrics_context
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Outcome, Request, SamplingOptions
@@ -63,6 +65,22 @@ def test_answers_that_do_not_satisfy_their_format_are_failures(
         actor._report(outcomes, parsed)
     assert parsed[0].value == '{"a": 1}'
     assert read_progress(str(tmp_path))["failed"] == 1
+
+
+def test_long_arrays_of_tokens_are_not_mixed_up() -> None:
+    """numpy writes only the ends of a long array."""
+    long = np.arange(3000)
+    other = long.copy()
+    other[1500] = 7
+    actor = PromptActor(replace(spec_of("smollm2-135m"), row_options=("allowed_token_ids",)))
+    cells = Series.from_pylist([long, other, None], dtype=DataType.python())
+    first, second, default = actor._sampling(3, [cells])
+    assert isinstance(first, SamplingOptions)
+    assert isinstance(second, SamplingOptions)
+    assert isinstance(default, SamplingOptions)
+    assert first.allowed_token_ids == long.tolist()
+    assert second.allowed_token_ids == other.tolist()
+    assert default.allowed_token_ids is None
 
 
 def test_a_query_whose_engine_is_dead_for_good_opens_no_other(
