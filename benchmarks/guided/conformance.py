@@ -28,7 +28,7 @@ from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.answers.validation import validator_of
 
-TEXTS = 20
+TEXTS = 40
 TEXT_SECONDS = 2.0
 """Number of random texts of each schema, and how long all of them may take."""
 OWN_SCHEMAS = Path(__file__).resolve().parent / "schemas"
