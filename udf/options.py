@@ -200,8 +200,9 @@ class PromptOptions:
             OptionError: a value is of the wrong type or out of range.
         """
         sampling = SamplingOptions.of({name: value for name, value in self.sampling.items() if not is_column(value)})
-        # The default of an option that is a column contradicts nothing: each row's own value does, or doesn't.
-        check_sampling({**sampling.model_dump(), **{name: None for name in self.row_sampling if name == "max_tokens"}})
+        # The default of max_tokens as a column contradicts nothing: each row's own value does, or doesn't.
+        unknown = {"max_tokens": None} if "max_tokens" in self.row_sampling else {}
+        check_sampling({**sampling.model_dump(), **unknown})
         return sampling
 
     def has_column(self, name: str) -> bool:

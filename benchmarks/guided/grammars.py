@@ -10,7 +10,7 @@ from typing import Any
 
 from daft_vllm.engine.constraints.libraries.base import Enforcement
 from daft_vllm.engine.constraints.libraries.guidance import guidance_grammar
-from daft_vllm.engine.constraints.libraries.trial import parser_limits
+from daft_vllm.engine.constraints.libraries.trial import allowed_tokens, bytes_tokenizer, parser_limits
 
 
 def acceptor(one: Enforcement) -> Callable[[str], bool]:
@@ -30,18 +30,11 @@ def acceptor(one: Enforcement) -> Callable[[str], bool]:
     return lambda text: bool(_is_grammar_accept_string(grammar, text))
 
 
-@functools.cache
-def _bytes_tokenizer() -> Any:
-    import llguidance
-
-    return llguidance.LLTokenizer("byte")
-
-
 def _guidance_accepts(grammar: Any, text: str) -> bool:
     import llguidance
 
-    matcher = llguidance.LLMatcher(_bytes_tokenizer(), grammar, log_level=0, limits=parser_limits())
-    tokens = _bytes_tokenizer().tokenize_str(text)
+    matcher = llguidance.LLMatcher(bytes_tokenizer(), grammar, log_level=0, limits=parser_limits())
+    tokens = bytes_tokenizer().tokenize_str(text)
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
 
@@ -88,7 +81,7 @@ def _guidance_walk(one: Enforcement) -> _Walk:
     import llguidance
     import llguidance.numpy
 
-    tokenizer, grammar = _bytes_tokenizer(), guidance_grammar(one)
+    tokenizer, grammar = bytes_tokenizer(), guidance_grammar(one)
     mask = llguidance.numpy.allocate_token_bitmask(1, tokenizer.vocab_size)
 
     def begin() -> tuple[Callable[[], list[int]], Callable[[int], None]]:
@@ -98,7 +91,7 @@ def _guidance_walk(one: Enforcement) -> _Walk:
             if matcher.is_stopped():
                 return [END]
             llguidance.numpy.fill_next_token_bitmask(matcher, mask)
-            found = _bits(mask)
+            found = allowed_tokens(mask.tobytes()).tolist()
             return [byte for byte in found if byte < END] + [END] * (tokenizer.eos_token in found)
 
         return allowed, matcher.consume_token
@@ -121,18 +114,11 @@ def _xgrammar_walk(one: Enforcement) -> _Walk:
             if matcher.is_terminated():
                 return [END]
             matcher.fill_next_token_bitmask(mask)
-            return [byte for byte in _bits(mask.numpy()) if byte <= END]
+            return [byte for byte in allowed_tokens(mask.numpy().tobytes()).tolist() if byte <= END]
 
         return allowed, matcher.accept_token
 
     return begin
-
-
-def _bits(mask: Any) -> list[int]:
-    import numpy
-
-    found: list[int] = numpy.nonzero(numpy.unpackbits(mask.view(numpy.uint8), bitorder="little"))[0].tolist()
-    return found
 
 
 def texts_of(value: Any, one: Enforcement) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from daft_vllm.errors import OptionError
 
@@ -11,13 +11,6 @@ Backend = Literal["xgrammar", "guidance"]
 """The library that enforces a constraint: vLLM's structured-output backends of these names."""
 BackendChoice = Literal["auto", Backend]
 """A library, or the choice among them."""
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-
-
-def check_backend(backend: str) -> None:
-    """Raise ``OptionError`` unless ``backend`` is one of ``BACKENDS`` or ``"auto"``."""
-    if backend not in ("auto", *BACKENDS):
-        raise OptionError(f"backend is 'auto', {' or '.join(map(repr, BACKENDS))}, got {backend!r}.")
 
 
 @dataclass(frozen=True, slots=True)

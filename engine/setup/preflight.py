@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,11 +77,8 @@ def check_sampling_for(
 
 def _vocabulary(folder: Path) -> int | None:
     """Return the number of tokens that a model in a folder knows, None where its config doesn't say so."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    except (OSError, ValueError, AttributeError):
-        return None
+    config = config_in(folder) or {}
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     return size if isinstance(size, int) else None
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from daft_vllm.engine.setup.context import config_in
 from daft_vllm.engine.setup.model_folder import FROM_FILES, missing_weights, weight_files
 from daft_vllm.engine.setup.preflight import local_tokenizer
 from daft_vllm.errors import MissingPackageError
@@ -101,7 +101,5 @@ def _model_type(model: Model) -> str | None:
         return str(known.config["model_type"])
     if model.folder is None:
         return None
-    try:
-        return str(json.loads((model.folder / "config.json").read_text(encoding="utf-8")).get("model_type"))
-    except (OSError, ValueError):
-        return None
+    config = config_in(model.folder)
+    return None if config is None else str(config.get("model_type"))

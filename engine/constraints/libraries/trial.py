@@ -61,14 +61,14 @@ def guidance_failure(grammar: str, tokenizer: Any = None) -> str | None:
     """
     import llguidance
 
-    tokenizer = tokenizer or _bytes_of_guidance()
+    tokenizer = tokenizer or bytes_tokenizer()
     first = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
 
     def begin() -> _Walk:
         matcher = first.deep_copy()
 
         def allowed() -> Any:
-            tokens = _bits(matcher.compute_bitmask())
+            tokens = allowed_tokens(matcher.compute_bitmask())
             return tokens[:0] if matcher.is_stopped() else tokens[tokens != tokenizer.eos_token]
 
         return _Walk(allowed, matcher.consume_token, lambda token: tokenizer.decode_str([token]), matcher.get_error)
@@ -93,7 +93,7 @@ def xgrammar_failure(grammar: Any) -> str | None:
         def allowed() -> Any:
             if not matcher.is_terminated():
                 matcher.fill_next_token_bitmask(mask)
-            tokens = _bits(mask.numpy().tobytes())
+            tokens = allowed_tokens(mask.numpy().tobytes())
             return tokens[:0] if matcher.is_terminated() else tokens[tokens < _END]
 
         return _Walk(allowed, matcher.accept_token, chr, str)
@@ -121,15 +121,16 @@ def _failure(begin: Callable[[], _Walk]) -> str | None:
     return None
 
 
-def _bits(mask: bytes) -> Any:
-    """Return the tokens that a mask allows."""
+def allowed_tokens(mask: bytes) -> Any:
+    """Return the tokens that a mask allows, as an array of numpy."""
     import numpy
 
     return numpy.flatnonzero(numpy.unpackbits(numpy.frombuffer(mask, dtype=numpy.uint8), bitorder="little"))
 
 
 @functools.cache
-def _bytes_of_guidance() -> Any:
+def bytes_tokenizer() -> Any:
+    """Return llguidance's tokenizer in which each byte is a token."""
     import llguidance
 
     return llguidance.LLTokenizer("byte")
