@@ -38,6 +38,7 @@ class Stub:
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(engines, "OfflineEngine", Stub)
+    monkeypatch.setattr(engines, "check_fits", lambda config: None)  # it would ask the hub for these models
     monkeypatch.setattr(engines, "_open", {})
     monkeypatch.setattr(Stub, "seen", [])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
