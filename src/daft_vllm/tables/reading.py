@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import daft
-from daft import DataFrame, col, lit
-from daft.functions import when
+from daft import DataFrame
 
 from daft_vllm.errors import OptionError
+from daft_vllm.tables.delimited import not_in_utf8, read_delimited
+from daft_vllm.tables.json_lines import read_json_lines
 from daft_vllm.tables.writing import first_line
 
 _JSON = (".json", ".jsonl", ".ndjson")
-_TEXT = (".csv", ".tsv")
-READERS: Mapping[str, Callable[[str], DataFrame]] = {
-    ".parquet": daft.read_parquet,
-    ".csv": daft.read_csv,
-    ".tsv": partial(daft.read_csv, delimiter="\t"),
-    **dict.fromkeys(_JSON, daft.read_json),
-}
-"""How a file is read, by the end of its name."""
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TABLES = (".parquet", *_DELIMITERS, *_JSON)
+"""Ends of the names of tables."""
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Ends of the names of images."""
 IMAGE_COLUMN = "path"
 """The column of a table that is a folder of images."""
+
+
+_Read = Callable[[str], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -58,31 +57,35 @@ def read_input(path: str, *, keep_empty: bool = False) -> Input:
     """Read a table; its rows are read when a query needs them.
 
     Args:
-        path: a file, a glob or an object-store URL whose name ends as in ``READERS`` or ``IMAGES``; or a folder of
+        path: a file, a glob or an object-store URL whose name ends as in ``TABLES`` or ``IMAGES``; or a folder of
             Parquet files or of images. A table of images has one column, ``path``.
         keep_empty: whether an empty cell of a CSV or TSV file is an empty text. Default: it is null.
 
     Raises:
         OptionError: nothing is there, or it can't be read.
     """
-    place = path if "://" in path else os.path.abspath(os.path.expanduser(path))
-    if os.path.isdir(place):
-        place = f"{place}/**/*{_suffix_in(place, path)}"
-    suffix = Path(place).suffix.lower()
+    place = path if "://" in path else os.path.expanduser(path)
+    if not path:
+        raise OptionError(f"the input has no name: write for example --input table{TABLES[0]}.")
+    is_folder = os.path.isdir(place)
+    suffix = _suffix_in(place, path) if is_folder else Path(place).suffix.lower()
     if suffix in IMAGES:
-        return _images(place, path)
-    if suffix not in READERS:
+        return _images(place, path, is_folder=is_folder)
+    if is_folder:
+        place = f"{glob.escape(place)}/**/*{suffix}"
+    if suffix not in TABLES:
+        if not suffix and not os.path.exists(place):  # a folder that isn't there, perhaps
+            raise OptionError(f"there is no input {path!r}.")
         raise OptionError(
-            f"cannot tell the format of {path!r}: its name has to end in {', '.join(READERS)}, or in that of an image."
+            f"cannot tell the format of {path!r}: its name has to end in {', '.join(TABLES)}, or in that of an image."
         )
     with explained(path):
-        df = READERS[suffix](place)
-    return Input(_checked_text(df, path, keep_empty=keep_empty) if suffix in _TEXT else df)
+        return Input(_table(place, suffix, path, keep_empty=keep_empty))
 
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Make an ``OptionError`` that says where a file is wrong of what Daft raises when it reads ``path``."""
+    """Make an ``OptionError`` of what Daft raises when it reads ``path``."""
     try:
         yield
     except OptionError:
@@ -90,21 +93,80 @@ def explained(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise OptionError(f"there is no input {path!r}.") from None
     except Exception as e:
-        local = "://" not in path and Path(path).suffix.lower() in _JSON
-        found = _json_fault(sorted(glob.glob(os.path.expanduser(path), recursive=True))) if local else None
-        raise OptionError(found or f"the input {path!r} can't be read: {first_line(e)}") from None
+        if "invalid utf-8" in str(e).lower():
+            raise OptionError(not_in_utf8(path)) from None
+        raise OptionError(f"the input {path!r} can't be read: {first_line(e)}") from None
+
+
+def _table(place: str, suffix: str, path: str, *, keep_empty: bool) -> DataFrame:
+    found = _found(place)
+    patterns = found if "://" in place else [_pattern(one) for one in found]
+    if suffix in _JSON:
+        # Those behind a URL aren't read here: Daft takes their types from their first rows.
+        return daft.read_json(place) if "://" in place else read_json_lines(found, patterns)
+    delimiter = _DELIMITERS.get(suffix)
+    if delimiter is None:
+        _check_same(found, patterns, daft.read_parquet, ordered=False)
+        return daft.read_parquet(list(patterns))
+    _check_same(found, patterns, partial(daft.read_csv, delimiter=delimiter), ordered=True)
+    return read_delimited(patterns, delimiter, path, keep_empty=keep_empty)
+
+
+def _found(place: str) -> list[str]:
+    """Return the files that a glob, a file's name or a URL means, in the order of their names.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if "://" in place:
+        is_glob = "*" in place or "[" in place
+        return sorted(daft.from_glob_path(place).to_pydict()["path"]) if is_glob else [place]
+    found = [place] if os.path.exists(place) else sorted(glob.glob(place, recursive=True))
+    if not found:
+        raise FileNotFoundError(place)
+    return found
+
+
+def _pattern(path: str) -> str:
+    """Return the glob that means one local file. Daft takes all names for globs, and finds relative ones nowhere."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", os.path.abspath(path))
+
+
+def _check_same(found: Sequence[str], patterns: Sequence[str], read: _Read, *, ordered: bool) -> None:
+    """Raise ``OptionError`` for a file that has not the columns of the first one; Daft would lose or mix them up."""
+    if len(found) == 1:
+        return
+
+    def columns(pattern: str) -> list[tuple[str, str]]:
+        fields = read(pattern).schema()
+        if ordered:  # the types are found out later, from all files
+            return [(field.name, "") for field in fields]
+        return sorted((field.name, str(field.dtype)) for field in fields)
+
+    with ThreadPoolExecutor(16) as pool:
+        each = list(pool.map(columns, patterns))
+    for name, one in zip(found, each, strict=True):
+        if one != each[0]:
+            raise OptionError(
+                f"{found[0]} and {name} have different columns: {_listed(each[0])}, and {_listed(one)}. Give them the "
+                "same ones, or run each by itself."
+            )
+
+
+def _listed(columns: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(" ".join(one).strip() for one in columns)
 
 
 def _suffix_in(folder: str, path: str) -> str:
     """Return the end of the names of the tables or images in a folder."""
     found = {Path(name).suffix.lower() for _, _, names in os.walk(folder) for name in names}
-    tables, images = sorted(found & set(READERS)), sorted(found & set(IMAGES))
+    tables, images = sorted(found & set(TABLES)), sorted(found & set(IMAGES))
     if tables and not images and len(tables) == 1:
         return tables[0]
     if images and not tables:
         return images[0]
     if not tables and not images:
-        raise OptionError(f"the folder {path!r} has no {', '.join((*READERS, *IMAGES))} files.")
+        raise OptionError(f"the folder {path!r} has no {', '.join((*TABLES, *IMAGES))} files.")
     several = [*tables, *images]
     raise OptionError(
         f"the folder {path!r} has files of several kinds ({', '.join(several)}): write "
@@ -112,57 +174,14 @@ def _suffix_in(folder: str, path: str) -> str:
     )
 
 
-def _images(place: str, path: str) -> Input:
-    wanted = place.rpartition("/**/*")
-    if "://" in place:
-        with explained(path):
-            found = daft.from_glob_path(place).select(IMAGE_COLUMN)
-        return Input(found, IMAGE_COLUMN)
-    if wanted[1]:  # a folder: images of all kinds
-        names = glob.glob(f"{glob.escape(wanted[0])}/**/*", recursive=True)
-        names = sorted(name for name in names if Path(name).suffix.lower() in IMAGES)
-    else:
-        names = sorted(glob.glob(place, recursive=True))
-    if not names:
-        raise OptionError(f"there is no input {path!r}.")
+def _images(place: str, path: str, *, is_folder: bool) -> Input:
+    """Return a table of images: those of one glob, or those of every kind in a folder."""
+    with explained(path):
+        if "://" in place:
+            return Input(daft.from_glob_path(place).select(IMAGE_COLUMN), IMAGE_COLUMN)
+        names = _found(f"{glob.escape(place)}/**/*" if is_folder else place)
+    names = [os.path.abspath(name) for name in names]
+    if is_folder:
+        names = [name for name in names if Path(name).suffix.lower() in IMAGES]
     folders = tuple(sorted({os.path.dirname(name) for name in names}))
     return Input(daft.from_pydict({IMAGE_COLUMN: names}), IMAGE_COLUMN, folders)
-
-
-def _checked_text(df: DataFrame, path: str, *, keep_empty: bool) -> DataFrame:
-    for field in df.schema():
-        if field.dtype.is_binary():
-            raise OptionError(
-                f"the input {path!r} is not in UTF-8 (column {field.name!r}): convert it, for example with "
-                f"iconv -f latin1 -t utf-8 {shlex.quote(path)}."
-            )
-    if keep_empty:
-        return df
-    texts = [field.name for field in df.schema() if field.dtype.is_string()]
-    return df.with_columns({name: when(col(name) != lit(""), col(name)) for name in texts})
-
-
-def _json_fault(paths: Iterable[str]) -> str | None:
-    """Return where the first of these files isn't JSON, and what to do."""
-
-    def no_constant(name: str) -> None:
-        raise ValueError(f"{name} is not JSON: write null")
-
-    for path in paths:
-        with contextlib.suppress(UnicodeDecodeError), open(path, encoding="utf-8") as file:
-            number = 0
-            for number, line in enumerate(file, 1):
-                if number == 1 and line.lstrip().startswith("["):
-                    return None  # one array; Daft says what is wrong with it
-                if not line.strip():
-                    delete = shlex.quote(path)
-                    return f"line {number} of {path} is blank: delete it, for example with sed -i '/^\\s*$/d' {delete}."
-                try:
-                    value = json.loads(line, parse_constant=no_constant)
-                except ValueError as e:
-                    return f"line {number} of {path} can't be read: {e}."
-                if not isinstance(value, dict):
-                    return f"line {number} of {path} holds no JSON object."
-            if not number:
-                return f"{path} is empty."
-    return None
