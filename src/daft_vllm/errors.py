@@ -68,6 +68,7 @@ class RowError(DaftVLLMError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the known name nearest to ``name``, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    """Return ``" Did you mean 'x'?"`` for the known name nearest to ``name`` in any case, or an empty string."""
+    by_fold = {one.strip().casefold(): one for one in known}
+    near = difflib.get_close_matches(name.strip().casefold(), by_fold, n=1)
+    return f" Did you mean {by_fold[near[0]]!r}?" if near else ""

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import daft
-from daft import DataFrame, DataType, col, lit
+from daft import DataFrame, col, lit
 from daft.functions import when
 
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import OptionError, suggest
 from daft_vllm.tables.writing import output_of
 from daft_vllm.udf.columns.parts import Messages, image
-from daft_vllm.udf.columns.template import parse_template, template
+from daft_vllm.udf.columns.template import parse_template, template, text_of
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.progress.display import watching
 from daft_vllm.udf.prompt import prompt_expression
@@ -115,15 +115,15 @@ def prompt_of(df: DataFrame, text: str, *, images: str | None = None, skip_blank
         skip_blank: rows with a blank text get a blank prompt, so that ``prompt(skip_blank=True)`` skips them.
 
     Raises:
-        OptionError: the template, or ``images``, names a column that isn't there.
+        OptionError: the template, or ``images``, names a column that isn't there, or one that can't be used so.
     """
     names = df.schema().column_names()
     if images is not None and images not in names:
-        raise OptionError(f"--images {images!r} is not a column. Columns: {', '.join(names)}.")
+        raise OptionError(f"--images {images!r} is not a column.{suggest(images, names)} Columns: {', '.join(names)}.")
     parts = parse_template(text, names, needs_column=images is None)
     fields = list(dict.fromkeys(part.column for part in parts if part.column is not None))
     filled = template(text, df, needs_column=images is None)
-    texts = [col(name).cast(DataType.string()) for name in fields]
+    texts = [text_of(name, df.schema()[name].dtype) for name in fields]
     is_null = [one.is_null() for one in (*texts, *([col(images)] if images is not None else []))]
     is_blank = [~one.regexp(r"\S") for one in texts]
     blank = functools.reduce(operator.or_, is_blank, lit(False))
@@ -169,7 +169,11 @@ def run_job(
     Raises:
         OptionError: a column's name is taken, or the output can't be written, exists, or can't hold a column.
     """
+    if column == error_column:
+        raise OptionError(f"the answers and the errors need a column each, and both are {column!r}: rename one.")
     for name in (column, error_column):
+        if not name.strip():
+            raise OptionError("a new column has no name: write for example answer.")
         if name in df.schema().column_names():
             raise OptionError(f"the input has a column {name!r} already: choose other names for the new columns.")
     sink: Sink = output_of(output, overwrite=overwrite) if isinstance(output, str) else output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import string
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -98,9 +97,11 @@ def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> 
     """
     names = df.schema().column_names()
     templates.parse_template(template, names)
-    lines = [_Line(text, _columns_of(text)) for text in template.split("\n")]
+    lines = [_Line(text, _columns_of(text, names)) for text in template.split("\n")]
     used = list(dict.fromkeys(column for line in lines for column in line.columns))
-    rows = df.select(*(daft.col(column).cast(daft.DataType.string()) for column in used)).limit(sample).to_pydict()
+    schema = df.schema()
+    texts = [templates.text_of(column, schema[column].dtype).alias(column) for column in used]
+    rows = df.select(*texts).limit(sample).to_pydict()
     values = [_values(line, rows) for line in lines]
     order: list[int] = []
     for block in _blocks(lines):
@@ -120,8 +121,9 @@ def shared_first(df: DataFrame, template: str, *, sample: int = SAMPLE_ROWS) -> 
     return result
 
 
-def _columns_of(text: str) -> tuple[str, ...]:
-    return tuple(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
+def _columns_of(text: str, names: list[str]) -> tuple[str, ...]:
+    parts = templates.parse_template(text, names, needs_column=False)
+    return tuple(part.column for part in parts if part.column is not None)
 
 
 def _values(line: _Line, rows: dict[str, list[Any]]) -> _Values:
