@@ -20,6 +20,7 @@ from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.engine.setup.config import RESERVED_ARGS
 from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import OptionError, suggest
+from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
 if TYPE_CHECKING:
     import daft
@@ -64,39 +65,6 @@ def _option(default: Any, text: str, kind: str | None = None) -> Any:
 
 _PAIRS = "a list of pairs: the column of an answer, and the message that follows it"
 _EXAMPLES = "a list of pairs of a question and its answer, [('1 + 1?', 2)]"
-_MEANT = {
-    "schema": "return_format",
-    "json_schema": "return_format",
-    "response_format": "return_format",
-    "output_schema": "return_format",
-    "output_type": "return_format",
-    "choices": "return_format",
-    "choice": "return_format",
-    "regex": "return_format=Regex(...)",
-    "grammar": "return_format=Grammar(...)",
-    "system": "system_message",
-    "system_prompt": "system_message",
-    "instructions": "system_message",
-    "model_name": "model",
-    "model_id": "model",
-    "max_new_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "num_gpus": "gpus",
-    "n_gpus": "gpus",
-    "concurrency": "max_concurrency",
-    "engines": "max_concurrency",
-    "num_engines": "max_concurrency",
-    "max_retries": "retries",
-    "enable_thinking": "thinking",
-    "functions": "tools",
-    "lora": "adapters",
-    "images": "image(col(...)) in messages",
-    "image": "image(col(...)) in messages",
-    "sampling_params": "each sampling option by its name (temperature=, max_tokens=)",
-    "sampling": "each sampling option by its name (temperature=, max_tokens=)",
-}
-"""What other libraries call an option, and what it is here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +195,11 @@ def _check_name(name: str, value: Any) -> None:
     """Raise ``OptionError`` for a name that is no sampling option. The message says what may have been meant."""
     if name in SamplingOptions.model_fields:
         return
-    if name in REFUSED:
-        raise OptionError(f"option {name!r} is not available here: {REFUSED[name]}.")
-    if name in _MEANT:
-        raise OptionError(f"prompt() has no option {name!r}: write {_MEANT[name]}.")
+    why = REFUSED.get(name) or NOT_HERE.get(name)
+    if why is not None:
+        raise OptionError(f"option {name!r} is not available here: {why}.")
+    if name in OTHER_NAMES:
+        raise OptionError(f"prompt() has no option {name!r}: write {OTHER_NAMES[name]}.")
     if name not in RESERVED_ARGS and name in (vllm_engine_arg_names() or ()):
         raise OptionError(f"{name!r} is an argument of vLLM's engine: write engine_args={{{name!r}: {shown(value)}}}.")
     near = suggest(name, [*SamplingOptions.model_fields, *OPTION_NAMES])

@@ -113,6 +113,13 @@ def test_run_keeps_every_row_and_column(smollm2: str, tmp_path: Path) -> None:
         ),
         (["--prompt", "{text}", "--logit-bias", "x"], "--logit-bias"),
         (["--prompt", "{text}", "--column", "text"], "already"),
+        (["--prompt", "{text}", "--column", "error"], "the answers and the errors need a column each"),
+        (["--prompt", "{text}", "--column", ""], "a new column has no name"),
+        (["--prompt", "{text}", "--schema", '{"type": "string"}'], "--schema is the name of a file"),
+        (["--prompt", "{text}", "--adapters", "a=b"], "Write for example --adapters '{"),
+        (["--prompt", "{text}", "--examples", '[["a"]]'], """Write for example --examples '[["1 + 1?", "2"]]'."""),
+        (["--prompt", "{text}", "--input", "table"], "there is no input 'table'"),
+        (["--prompt", "{text}", "--input", ""], "the input has no name"),
         (["--prompt", "{text}", "--engine-args", "[1]"], "JSON object"),
         (["--prompt", "{text}", "--engine-args", "{"], "not JSON"),
         (["--prompt", "{text}", "--engine-args", '{"max_modellen": 1}'], "Did you mean 'max_model_len'"),
@@ -148,6 +155,25 @@ WRONG_FILES = {
     "latin.csv": "text,n\ncaf\u00e9,1\n",
     "ragged.csv": "text,n\na,1\nb\n",
 }
+
+
+@pytest.mark.parametrize(
+    ("flag", "advice"),
+    [
+        ("--top_p", "Write --top-p."),
+        ("--max-new-tokens", "Write --max-tokens."),
+        ("--temp", "Write --temperature."),
+        ("--max-model-len", """Write --engine-args '{"max_model_len": ...}'."""),
+        ("--tp", """Write --engine-args '{"tensor_parallel_size": ...}'."""),
+        ("--response-format", "There is --schema and --choices."),
+        ("--n", "A row has one answer: repeat the rows instead."),
+        ("--tools", "It is only in Python"),
+    ],
+)
+def test_options_that_the_command_has_not_lead_to_those_it_has(flag: str, advice: str) -> None:
+    result = runner.invoke(app, ["run", flag, "1"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == 2
+    assert f"No such option: {flag}. {advice}" in lines(result)
 
 
 def test_a_file_that_is_not_there_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from daft_vllm.udf.options import (
     option_default,
     option_help,
 )
+from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
 NAMES = {"daft": daft, "Tools": Tools, "FileAccess": FileAccess, "Messages": Messages}
 """What the options are typed with, and ``options.py`` imports for type checkers only."""
@@ -113,6 +114,40 @@ def test_an_unknown_option_is_told_in_a_line() -> None:
     with pytest.raises(OptionError) as caught:
         PromptOptions.of({"temprature": 1})
     assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [
+        ("response_model response_schema guided_decoding labels json_mode", "return_format"),
+        ("max_length num_predict", "max_tokens"),
+        ("stop_sequences stop_strings stop_words", "stop."),
+        ("max_seq_len num_ctx context_length", "engine_args={'max_model_len'"),
+        ("tp tp_size", "engine_args={'tensor_parallel_size'"),
+        ("max_input_tokens", "truncate_prompt_tokens"),
+        ("temp", "temperature"),
+        ("few_shot", "examples"),
+        ("ignore_errors", "on_error"),
+        ("workers", "max_concurrency"),
+        ("best_of", "a row has one answer"),
+        ("api_key provider", "the model runs in this query"),
+    ],
+)
+def test_names_of_other_libraries(names: str, meant: str) -> None:
+    for name in names.split():
+        with pytest.raises(OptionError) as caught:
+            PromptOptions.of({name: 1})
+        assert meant in str(caught.value), name
+        assert "Did you mean" not in str(caught.value)
+
+
+def test_other_names_lead_to_options_there_are_and_hide_none() -> None:
+    ours = {*OPTION_NAMES, *SamplingOptions.model_fields}
+    assert not ours & {*OTHER_NAMES, *NOT_HERE}
+    assert not {*OTHER_NAMES} & {*NOT_HERE}
+    for meant in OTHER_NAMES.values():
+        name = meant.partition("=")[0].partition(" ")[0]
+        assert name in ours or " " in meant or meant.startswith("image("), meant
 
 
 def test_a_worker_gets_no_columns_and_nothing_twice() -> None:

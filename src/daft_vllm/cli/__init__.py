@@ -11,7 +11,7 @@ from daft_vllm.cli.check import check
 from daft_vllm.cli.config import config
 from daft_vllm.cli.demo import demo
 from daft_vllm.cli.models import models
-from daft_vllm.cli.options import with_prompt_options
+from daft_vllm.cli.options import PromptCommand, with_prompt_options
 from daft_vllm.cli.plan import plan
 from daft_vllm.cli.run import run
 from daft_vllm.cli.tune import tune
@@ -48,4 +48,4 @@ for _command in (
     plan,
     tune,
 ):
-    app.command()(_command)
+    app.command(cls=PromptCommand)(_command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -14,12 +15,15 @@ import annotated_types
 import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
 from daft_vllm.cli.names import complete_goal, complete_model
 from daft_vllm.cli.terminal import engine_args_of
-from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
+from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.options import PromptOptions, option_default, option_help, option_type
+from daft_vllm.udf.options import OPTION_NAMES, PromptOptions, option_default, option_help, option_type
+from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
 ELSEWHERE = {
     "return_format": "--schema and --choices",
@@ -39,6 +43,37 @@ ELSEWHERE = {
 _ALSO = {"system_message": "--system", "max_concurrency": "--engines"}
 """Second names."""
 _COMPLETION = {"model": complete_model, "goal": complete_goal}
+
+
+class PromptCommand(TyperCommand):
+    """A command that knows what its options are called elsewhere."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the arguments. An unknown option is told with what to write."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except Exception as e:
+            name = getattr(e, "option_name", None)
+            if type(e).__name__ != "NoSuchOption" or not name:
+                raise
+            advice = _instead(name.lstrip("-").replace("-", "_"))
+            if advice:
+                e.message, e.possibilities = f"No such option: {name}. {advice}", None  # type: ignore[attr-defined]
+            raise
+
+
+def _instead(name: str) -> str:
+    """Return what to write in place of an option that there isn't, or an empty string."""
+    meant = OTHER_NAMES.get(name, name)
+    if meant in ELSEWHERE:
+        return f"There is {ELSEWHERE[meant]}." if ELSEWHERE[meant].startswith("-") else f"It is {ELSEWHERE[meant]}."
+    if meant in OPTION_NAMES or meant in SamplingOptions.model_fields:
+        return f"Write --{meant.replace('_', '-')}."
+    argument = re.match(r"engine_args=\{'(\w+)'", meant)
+    if argument is not None or name in (vllm_engine_arg_names() or ()):
+        return f"""Write --engine-args '{{"{argument[1] if argument else name}": ...}}'."""
+    why = REFUSED.get(name) or NOT_HERE.get(name)
+    return f"{why[0].upper()}{why[1:]}." if why and "return_format" not in why else "There is --schema." if why else ""
 
 
 def with_prompt_options(command: Callable[..., None], *, without: tuple[str, ...] = ()) -> Callable[..., None]:
@@ -162,6 +197,16 @@ def _value(name: str, value: Any) -> Any:
         (kind,) = _types(option_type(name))
         return TypeAdapter(kind).validate_json(value)
     except ValidationError as e:
-        raise OptionError(f"{flag} can't be {value}: {e.errors()[0]['msg']}.") from None
+        raise OptionError(f"{flag} can't be {value}: {e.errors()[0]['msg']}.{_written(name)}") from None
     except ValueError as e:
-        raise OptionError(f"{flag} is not JSON: {e}.") from None
+        raise OptionError(f"{flag} is not JSON: {e}.{_written(name)}") from None
+
+
+def _written(name: str) -> str:
+    examples = {
+        "examples": '[["1 + 1?", "2"]]',
+        "adapters": '{"legal": "adapters/legal"}',
+        "logit_bias": '{"42": -5}',
+        "chat_template_kwargs": '{"enable_thinking": false}',
+    }
+    return f" Write for example --{name.replace('_', '-')} '{examples[name]}'." if name in examples else ""

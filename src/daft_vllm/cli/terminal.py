@@ -39,6 +39,8 @@ def return_format(schema: Path | None, choices: str | None) -> Any:
         return None
     from daft_vllm.errors import OptionError
 
+    if str(schema).lstrip().startswith("{"):
+        raise OptionError("--schema is the name of a file: save the schema, and pass --schema answer.json.")
     try:
         text = schema.read_text(encoding="utf-8")
     except OSError as e:
