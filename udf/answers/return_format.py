@@ -22,7 +22,7 @@ from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
-from daft_vllm.udf.answers.mistakes import refuse_mistaken
+from daft_vllm.udf.answers.mistakes import refuse_mistaken, refuse_no_schema
 from daft_vllm.udf.answers.plain import PlainValues
 from daft_vllm.udf.answers.schema import column_type_and_json
 from daft_vllm.udf.answers.type_schema import forget_surroundings, schema_of_type, type_adapter
@@ -119,6 +119,7 @@ class ReturnFormat:
 
     @classmethod
     def _of_schema(cls, schema: Mapping[str, Any]) -> ReturnFormat:
+        refuse_no_schema(schema)
         try:
             jsonschema.Draft202012Validator.check_schema(schema)
         except jsonschema.SchemaError as e:
