@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+
+from pydantic import ValidationError
 
 MAX_CAUSES = 3
 MAX_CHARACTERS = 600
@@ -18,8 +21,14 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|In
 _FATAL = re.compile(r"^(?:Fatal Python error: |terminate called |\s*what\(\): |CUDA error: |Segmentation fault)")
 _WORKER = re.compile(r"Worker proc \S+ died unexpectedly \(exit code: (-?\d+)\)")
 _OURS = re.compile(r"^daft_vllm\.errors\.\w+: ")
+_OF_PYDANTIC = re.compile(r" \[type=\w+, input_value=.*$")
+"""What pydantic writes behind what is wrong: the start of the value, and where to read on."""
 _NO_CAUSE = re.compile(r"[Ss]ee (?:root cause|stack trace)|^(?:SystemExit|KeyboardInterrupt)|died unexpectedly")
 """Exceptions that only say that there was another one."""
+
+_QUOTED = re.compile(r"'([^']+)'")
+_READ_BY_VLLM = ("VLLM_", "OMP_", "CUDA_", "NCCL_", "GLOO_", "HF_")
+"""Prefixes of the names of environment variables that an error may be about."""
 
 _SIGNALS = {
     signal.SIGKILL: "The kernel does this when memory runs out: use a smaller model, lower max_model_len or "
@@ -33,6 +42,15 @@ _MEMORY = re.compile(
 )
 _ADVICE = (
     (
+        re.compile(r"requested memory for kv"),
+        "Lower kv_cache_memory_bytes in engine_args, or VLLM_CPU_KVCACHE_SPACE if you have set it.",
+    ),
+    (
+        re.compile(r"no available memory for the cache blocks|(?:larger|more) than the available kv cache memory"),
+        "Lower max_model_len in engine_args, or give the KV cache more: raise kv_cache_memory_bytes there, or on a GPU "
+        "gpu_memory_utilization.",
+    ),
+    (
         _MEMORY,
         "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model.",
     ),
@@ -40,6 +58,14 @@ _ADVICE = (
     (
         re.compile(r"can't get attribute '.*' on <module '__main__'"),
         "Put it into a module of its own: vLLM's processes can't import it from standard input, -c, or a notebook.",
+    ),
+    (
+        re.compile(r"file name too long"),
+        "Set VLLM_RPC_BASE_PATH to a folder with a short name, /tmp for example: vLLM's sockets are there.",
+    ),
+    (
+        re.compile(r"read-only file system|permission denied: '[^']*(?:cache|config)"),
+        "Set HOME, HF_HOME, VLLM_CACHE_ROOT and TMPDIR to folders that this user can write.",
     ),
     (re.compile(r"no space left on device"), "Free disk space, or set HF_HOME and VLLM_CACHE_ROOT to another disk."),
     (
@@ -62,6 +88,7 @@ def causes(log: str) -> list[str]:
             continue
         if line.endswith(":") or "validation error" in line:  # what is wrong follows
             line = " ".join([line, *(more.strip() for more in lines[number + 1 : number + 4] if more.strip())])
+            line = _OF_PYDANTIC.sub("", line)
         found.setdefault(line.strip()[:MAX_CHARACTERS])
     ours = [_OURS.sub("", cause) for cause in found if _OURS.match(cause)]
     return ours[:1] or list(found)[:MAX_CAUSES]
@@ -77,18 +104,25 @@ def start_error(model: str, error: Exception, log: str, exit_code: int | None, l
         exit_code: of vLLM's core, if it has ended.
         log_name: where the log is.
     """
-    text = str(error).strip() or type(error).__name__
+    text = _text_of(error)
     if _NO_CAUSE.search(text):
         text = _cause(log, exit_code) or last_lines(log) or text
-    return "\n".join(
-        filter(None, (f"vLLM did not start with model {model!r}: {text}", _advice(text), _where(log_name)))
-    )
+    found = (f"vLLM did not start with model {model!r}: {text}", _variables(text), _advice(text), _where(log_name))
+    return "\n".join(filter(None, found))
 
 
 def died_of(log: str, exit_code: int | None, log_name: str) -> str:
     """Return why vLLM died, as far as it is known, what to do, and where the log is. Arguments as ``start_error``."""
     text = _cause(log, exit_code) or "Its log doesn't say why."
     return " ".join(filter(None, (text, _advice(text), _where(log_name))))
+
+
+def _text_of(error: Exception) -> str:
+    """Return an error's text. Of one by pydantic: each field and what is wrong with it, without the object around."""
+    if isinstance(error, ValidationError):
+        found = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
+        return "; ".join(f"{field}: {wrong}" if field else wrong for field, wrong in found[:MAX_CAUSES])
+    return str(error).strip() or type(error).__name__
 
 
 def _where(log_name: str) -> str:
@@ -126,6 +160,17 @@ def how_it_ended(process: str, exit_code: int | None) -> str | None:
     ended = f"vLLM's {process} was killed by signal {-exit_code} ({name})."
     advice = next((text for number, text in _SIGNALS.items() if number == -exit_code), "")
     return f"{ended} {advice}".strip()
+
+
+def _variables(text: str) -> str | None:
+    """Return which environment variables have a value that an error quotes without their name. None: no such one."""
+    quoted = set(_QUOTED.findall(text))
+    names = [
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith(_READ_BY_VLLM) and name not in text and value in quoted
+    ]
+    return f"The value comes from the environment: {', '.join(names)}." if names else None
 
 
 def _advice(text: str) -> str | None:

@@ -69,6 +69,7 @@ def main(modules: Sequence[str], parent: int, pipe: int, answers: int, tracker: 
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # if it dies, the last line is there
+    os.setpgrp()  # Ctrl-C in a terminal or a notebook is for the parent, which ends this process or goes on with it
     exit_with_parent_thread()
     if os.getppid() != parent:
         os._exit(0)

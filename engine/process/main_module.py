@@ -6,6 +6,7 @@ import multiprocessing
 import pickletools
 import sys
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,27 @@ def without_main(preparation: Mapping[str, Any], task: bytes) -> dict[str, Any]:
 
     By default each new process imports it. So a script would need ``if __name__ == "__main__":``, and could not come
     from standard input. It is needed if the process gets a reference to something that the script defines, or if the
-    script registers a model with vLLM.
+    script, or what it imports, has registered a model with vLLM.
 
     Args:
         preparation: from ``multiprocessing.spawn.get_preparation_data``.
         task: what the process gets to run, pickled.
     """
-    path = Path(preparation.get(_MAIN_PATH, ""))
-    registers = path.is_file() and b"ModelRegistry" in path.read_bytes()
-    if registers or (_refers_to_main(task) and (path.is_file() or _MAIN_PATH not in preparation)):
+    path = preparation.get(_MAIN_PATH)
+    if (path is None or Path(path).is_file()) and (_refers_to_main(task) or _registers_models()):
         return dict(preparation)
     return {name: value for name, value in preparation.items() if not name.startswith("init_main")}
+
+
+def _registers_models() -> bool:
+    """Whether this process has registered a model with vLLM that a new process lacks: not vLLM's, not a plugin's."""
+    registry = sys.modules.get("vllm.model_executor.models.registry")
+    if registry is None:
+        return False
+    plugins = {entry.module.split(".")[0] for entry in entry_points(group="vllm.general_plugins")}
+    models = registry.ModelRegistry.models.values()
+    modules = [getattr(model, "module_name", None) or model.model_cls.__module__ for model in models]
+    return any(module.split(".")[0] not in {"vllm", *plugins} for module in modules)
 
 
 def _refers_to_main(task: bytes) -> bool:
@@ -40,16 +51,22 @@ def _refers_to_main(task: bytes) -> bool:
     )
 
 
-def refuse_in_import() -> None:
-    """Refuse an engine in a process that only imports the script, because another process started it.
+def refuse_process() -> None:
+    """Refuse an engine in a process that can't have one: it only imports the script, or may not start processes.
 
     Raises:
-        EngineStartError: this is such a process, so the script lacks ``if __name__ == "__main__":``.
+        EngineStartError: another process started this one, and the script lacks ``if __name__ == "__main__":``; or this
+            is a worker of ``multiprocessing.Pool``, or another daemon.
     """
-    if not getattr(multiprocessing.current_process(), "_inheriting", False):
-        return
-    script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or sys.argv[0]
-    raise EngineStartError(
-        f"the script {script} runs a second time, in a process that it has started and that imports it. "
-        'Write `if __name__ == "__main__":` above the lines that run the query, and indent them.'
-    )
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or sys.argv[0]
+        raise EngineStartError(
+            f"the script {script} runs a second time, in a process that it has started and that imports it. "
+            'Write `if __name__ == "__main__":` above the lines that run the query, and indent them.'
+        )
+    if process.daemon:
+        raise EngineStartError(
+            "vLLM starts processes, and a daemon of multiprocessing, such as a worker of multiprocessing.Pool, may "
+            "not: use concurrent.futures.ProcessPoolExecutor, or a multiprocessing.Process with daemon=False."
+        )

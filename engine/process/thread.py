@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from daft_vllm.engine.process.core import Core
-from daft_vllm.engine.process.main_module import refuse_in_import
+from daft_vllm.engine.process.main_module import refuse_process
 from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.stats import EngineStats
@@ -30,7 +30,7 @@ from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.devices import MASK
 from daft_vllm.engine.setup.environment import START_LOCK, environment_variables
-from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes
+from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes, raise_if_python_ends
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError
 
 logger = logging.getLogger("daft_vllm")
@@ -79,8 +79,11 @@ class EngineThread:
 
     def start(self) -> None:
         """Start the thread and block until the model is loaded."""
-        refuse_in_import()
+        refuse_process()
+        raise_if_python_ends()
         self._thread.start()
+        while not wait([self._ready], timeout=WATCH_SECONDS).done:
+            raise_if_python_ends()  # it would wait for this thread until the model is loaded
         try:
             self._ready.result()
         except DaftVLLMError as e:  # the message says it: the thread's frames and vLLM's are in the log

@@ -5,6 +5,7 @@ vLLM 0.32 itself does not end its core when the parent is killed (SIGKILL): it w
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import contextlib
 import ctypes
 import multiprocessing
@@ -14,6 +15,8 @@ import signal
 from collections.abc import Sequence
 
 import psutil
+
+from daft_vllm.errors import EngineClosedError
 
 OWNER_PID = "DAFT_VLLM_OWNER_PID"
 KILL_SECONDS = 2.0
@@ -67,3 +70,16 @@ def child_processes() -> list[psutil.Process]:
 def kill_new_processes(before: Sequence[psutil.Process]) -> None:
     """Kill the ``child_processes`` that are not in ``before``, and wait until they are gone."""
     kill_processes([process for process in child_processes() if process not in before])
+
+
+def raise_if_python_ends() -> None:
+    """Give up if the main thread has ended, and Python waits for the threads of executors in order to exit.
+
+    Raises:
+        EngineClosedError: it has. vLLM needs an executor, and Python no longer lets any of them start something.
+    """
+    if getattr(concurrent.futures.thread, "_shutdown", False):  # Python has no public name for it
+        raise EngineClosedError(
+            "Python is ending: the main thread was interrupted, or did not wait for the thread with the query. Call "
+            "thread.join() at the end of the script."
+        )

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import EngineStartError, OptionError
 
 WHERE = "DAFT_VLLM_LOG"
 """Environment variable: ``"file"`` (the default) or ``"screen"``."""
@@ -60,12 +60,20 @@ class LogFile:
     Attributes:
         path: where it is.
         fd: its file descriptor, for children.
+
+    Raises:
+        EngineStartError: no folder takes temporary files. vLLM's own sockets need one too.
     """
 
     def __init__(self) -> None:
-        _remove_old_logs()
-        self.fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".log")
-        os.close(self.fd)
+        try:
+            _remove_old_logs()
+            fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".log")
+        except OSError as e:
+            raise EngineStartError(
+                f"the log can't be written to a folder for temporary files ({e}): set TMPDIR to one that is writable."
+            ) from None
+        os.close(fd)
         self.fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         self.path = Path(name)
         self._kept = False
@@ -95,8 +103,8 @@ class LogFile:
             os.write(self.fd, text.encode("utf-8", "replace"))
 
     def trim(self) -> None:
-        """Cut a long file to its last part. Does nothing to others."""
-        with self._lock:
+        """Cut a long file to its last part. Does nothing to others, or if the disk fails: the engine goes on."""
+        with self._lock, contextlib.suppress(OSError):
             size = self.size()
             if size > MAX_BYTES:
                 last = os.pread(self.fd, KEPT_BYTES, size - KEPT_BYTES)
@@ -117,21 +125,20 @@ class LogFile:
             self.show()
 
     def show(self) -> None:
-        """Copy to stderr what is new, if the log is followed."""
-        with self._lock:
+        """Copy to stderr what is new, if the log is followed. Does nothing if stderr is closed."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
             if self._shown is None:
                 return
             size = self.size()
             start = self._shown if self._shown <= size else 0  # it may have been cut
             self._shown = size
-            if size > start and log_on_screen():
+            if size > start and log_on_screen() and sys.stderr is not None:
                 sys.stderr.write(os.pread(self.fd, size - start, start).decode("utf-8", "replace"))
                 sys.stderr.flush()
 
     def remove(self) -> None:
         """Remove the file when this process ends, unless its name was given to the user."""
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-            self.show()
+        self.show()
         if not self._kept and os.getpid() == self._owner:
             self.path.unlink(missing_ok=True)
 
@@ -155,7 +162,7 @@ def quiet_thread() -> Iterator[None]:
         yield
         return
     swapped = {name: _ThreadStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
-    filters = [(handler, _Quiet(handler)) for handler in _screen_handlers()]
+    filters = [(handler, _Quiet(handler)) for handler in screen_handlers()]
     for handler, quiet in filters:
         handler.addFilter(quiet)
     for name, stream in swapped.items():
@@ -186,9 +193,9 @@ class _Quiet(logging.Filter):
         return False
 
 
-def _screen_handlers() -> list[logging.Handler]:
+def screen_handlers() -> list[logging.Handler]:
     """Return the handlers of all loggers that write to the screen."""
-    screen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    screen = [one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) if one is not None]
     loggers = [
         logging.root,
         *(one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)),
@@ -239,25 +246,28 @@ class _ThreadStream(io.TextIOBase):
     Handlers of loggers keep it for good. Then it is the ``sys.stdout`` or ``sys.stderr`` of that moment.
     """
 
-    def __init__(self, name: str, original: TextIO) -> None:
+    def __init__(self, name: str, original: TextIO | None) -> None:
         self._name = name
         self.original = original
 
-    def _now(self) -> TextIO:
-        now = getattr(sys, self._name)
+    def _now(self) -> TextIO | None:
+        now: TextIO | None = getattr(sys, self._name)
         return self.original if isinstance(now, _ThreadStream) else now
 
     def write(self, text: str) -> int:
         if getattr(_this_thread, "quiet", False):
             log_file().write(text)
-            return len(text)
-        return self._now().write(text)
+        elif (now := self._now()) is not None:  # None: a process without a console, where printing does nothing
+            return now.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        self._now().flush()
+        if (now := self._now()) is not None:
+            now.flush()
 
     def isatty(self) -> bool:
-        return not getattr(_this_thread, "quiet", False) and self._now().isatty()
+        now = self._now()
+        return now is not None and not getattr(_this_thread, "quiet", False) and now.isatty()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._now(), name)

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
+from daft_vllm.engine.setup.log import screen_handlers
+
 READ_SECONDS = 0.5
 """How often counters are read."""
 PLAIN_SECONDS = 10.0
@@ -107,14 +109,14 @@ def progress_text(counters: Mapping[str, float], total: int | None) -> str:
 
 @contextlib.contextmanager
 def _handlers_above(bar: Progress) -> Iterator[None]:
-    """Draw a bar inside. What the root logger writes to the screen comes above it, as what is printed does."""
-    before = (sys.stdout, sys.stderr)
-    bar.start()  # replaces both
+    """Draw a bar inside. What loggers write to the screen comes above it, as what is printed does."""
+    out, handlers = (sys.stdout, sys.__stdout__), screen_handlers()
+    bar.start()  # replaces sys.stdout and sys.stderr
     swapped = []
-    for handler in logging.root.handlers:
-        if type(handler) is logging.StreamHandler and any(handler.stream is one for one in before):
+    for handler in handlers:
+        if type(handler) is logging.StreamHandler:
             swapped.append((handler, handler.stream))
-            handler.setStream(sys.stdout if handler.stream is before[0] else sys.stderr)
+            handler.setStream(sys.stdout if any(handler.stream is one for one in out) else sys.stderr)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -32,17 +33,39 @@ logger = logging.getLogger("daft_vllm")
 BAR = "DAFT_PROGRESS_BAR"
 QUERY_NAMES = "DAFT_SHOW_QUERY_ID"
 
-_KEEPS_ROWS = {"InMemoryScan", "Project", "UDFProject", "AsyncUDFProject"}
+_KEEPS_ROWS = {
+    "AsyncUDFProject",
+    "Concat",
+    "IntoBatches",
+    "MonotonicallyIncreasingId",
+    "Project",
+    "Sort",
+    "UDFProject",
+}
 """Types of operators of a physical plan that give as many rows as they get."""
 _numbers = itertools.count()
 
 
 def wants_display() -> bool:
-    """Whether to show progress: on a terminal or in a notebook, with Daft's native runner, unless it is turned off."""
+    """Whether to show progress: on a terminal or in a notebook, with Daft's native runner, unless it is turned off.
+
+    Not without a folder for temporary files either, where engines keep their counters.
+    """
     value = os.environ.get(BAR, "1").strip().lower()
     if value not in ("1", "true") or daft.get_or_infer_runner_type() != "native":
         return False
-    return sys.stderr.isatty() or in_notebook()
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        return False
+    return _on_terminal() or in_notebook()
+
+
+def _on_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # None in a process without a console; closed; or an object of the user's
+        return False
 
 
 def new_folder() -> str:
@@ -143,20 +166,25 @@ def _subscriber() -> _Queries:
 def rows_asked(plan: Mapping[str, Any]) -> int | None:
     """Return how many rows a physical plan gives to columns of ``prompt()``. None: its tables' lengths aren't known."""
     children = plan.get("children", [])
-    below = [rows_asked(child) for child in children]
-    if any(rows is None for rows in below):
-        return None
-    own = 0
+    asked = [rows_asked(child) for child in children]
     if plan.get("name") in ("prompt", "UDF prompt"):
-        stats = plan["approx_stats"]["approx_stats"]
-        if not all(_keeps_rows(child) for child in children):
-            return None
-        own = int(stats["num_rows"])
-    return own + sum(rows for rows in below if rows is not None)
+        asked += [_rows(child) for child in children]
+    return None if None in asked else sum(rows for rows in asked if rows is not None)
 
 
-def _keeps_rows(plan: Mapping[str, Any]) -> bool:
-    return plan.get("type") in _KEEPS_ROWS and all(_keeps_rows(child) for child in plan.get("children", []))
+def _rows(plan: Mapping[str, Any]) -> int | None:
+    """Return how many rows an operator gives. None: it isn't known before it runs."""
+    kind, below = plan.get("type"), [_rows(child) for child in plan.get("children", [])]
+    known = [rows for rows in below if rows is not None]
+    if len(known) < len(below):
+        return None
+    if kind == "InMemoryScan":
+        return int(plan["approx_stats"]["approx_stats"]["num_rows"])
+    if kind in _KEEPS_ROWS:
+        return sum(known)
+    if kind in ("Limit", "TopN") and (limit := re.search(r"\d+$", plan["name"])):
+        return min([int(limit[0]), *known])
+    return None
 
 
 @contextlib.contextmanager

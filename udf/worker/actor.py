@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-import sys
 import threading
-import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from daft import Series
@@ -18,17 +18,21 @@ from daft.udf.metrics import increment_counter
 
 from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.requests.outcome import NOT_ASKED, count_by_code
-from daft_vllm.engine.setup.preflight import check_before_load
-from daft_vllm.engine.text.tools import check_tool_parser
-from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, OptionError, RowError, SchemaError
-from daft_vllm.model_configs import resolve_model
+from daft_vllm.engine.setup.guardian import raise_if_python_ends
+from daft_vllm.errors import (
+    DaftVLLMError,
+    EngineClosedError,
+    EngineDiedError,
+    EngineStartError,
+    OptionError,
+    RowError,
+    SchemaError,
+)
 from daft_vllm.udf.answers.results import result_series, value_array, with_stop_named
 from daft_vllm.udf.answers.return_format import Parsed
 from daft_vllm.udf.columns.cells import CellReader
 from daft_vllm.udf.columns.files import FileAccess
-from daft_vllm.udf.preflight.load import with_card_settings
-from daft_vllm.udf.worker.engines import shared_engine
-from daft_vllm.udf.worker.leaving import exit_without_cleanup
+from daft_vllm.udf.worker.opening import opened_engine
 from daft_vllm.udf.worker.progress import ProgressWriter
 from daft_vllm.udf.worker.spec import PromptSpec
 
@@ -94,6 +98,7 @@ class PromptActor:
         self._retried = 0
         self._failure: DaftVLLMError | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
+        self._batches: set[object] = set()
 
     def answer(self, *columns: Series) -> Series:
         """Answer one batch. The result is a series of the spec's type, as long as the columns.
@@ -103,31 +108,45 @@ class PromptActor:
                 system messages, the adapters, and the names of the formats, each only if rows have their own.
         """
         steps = self._steps(columns)
-        try:
+        with self._in_batch():
             step = _next_step(steps)
             while isinstance(step, list):
                 step = _next_step(steps, self._submit(step).result())
-        except CancelledError:
-            self._raise_failure()
-            raise
-        return step
+            return step
 
     async def answer_async(self, *columns: Series) -> Series:
         """Do the same as ``answer``. Rendering and parsing run in other threads than the event loop's.
 
         If the query is cancelled, its rows are cancelled too.
         """
+        raise_if_python_ends()
         steps = self._steps(columns)
-        try:
+        with self._in_batch():
             step = await asyncio.to_thread(_next_step, steps)
             while isinstance(step, list):
                 future = await asyncio.to_thread(self._submit, step)
                 answers = await asyncio.wrap_future(future)
                 step = await asyncio.to_thread(_next_step, steps, answers)
-        except asyncio.CancelledError:
+            return step
+
+    @contextlib.contextmanager
+    def _in_batch(self) -> Iterator[None]:
+        """Answer a batch inside. If the query has failed, its rows are cancelled, and the error says why.
+
+        Daft runs an expression's next query with the same actor. So a failure is forgotten as soon as no batch of the
+        failed query is left.
+        """
+        batch = object()
+        self._batches.add(batch)
+        try:
+            yield
+        except (CancelledError, asyncio.CancelledError):
             self._raise_failure()
             raise
-        return step
+        finally:
+            self._batches.discard(batch)
+            if not self._batches:
+                self._failure = None
 
     def _steps(self, columns: Sequence[Series]) -> _Steps:
         """Answer a batch: yield requests, receive their outcomes, and return the column.
@@ -276,49 +295,29 @@ class PromptActor:
         return Series.from_arrow(values, dtype=spec.dtype).rename(batch.name)
 
     def _opened(self) -> OfflineEngine:
+        """Return the engine. The first batch opens it, while others wait."""
         with self._lock:
-            spec = self._spec
             if self._engine is None or self._engine.is_over:
-                exit_without_cleanup()
-                started = time.monotonic()
-                config = with_card_settings(spec.engine)
-                config = replace(config, model=resolve_model(config.model))
-                check_before_load(config, spec.format.constraints, spec.sampling.model_dump())
-                if spec.toolbox is not None:
-                    check_tool_parser(spec.toolbox.parser)
-                engine = shared_engine(
-                    config,
-                    check_chat_template=spec.needs_chat_template,
-                    claim_gpus=spec.claim_gpus and not _in_ray_actor(),
-                )
-                engine.check_media(spec.media)
-                if spec.toolbox is not None:
-                    engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))
-                if spec.options.apply_chat_template is None and not engine.has_chat_template:
-                    logger.warning(
-                        "the model %r has no chat template: it gets the prompts as they are, and continues them. Pass "
-                        "chat_template=, or pass apply_chat_template=False if this is what you want.",
-                        spec.engine.model,
-                    )
-                if spec.format.constraints:
-                    like = Request(
-                        None,
-                        apply_chat_template=spec.options.apply_chat_template,
-                        chat_template_kwargs=spec.chat_template_kwargs,
-                        thinking=spec.thinking,
-                    )
-                    engine.check_constraints(spec.format.constraints, like)
-                engine.forget_answers()  # answers of earlier queries
+                self._raise_failure()  # another batch has just tried: the load would fail again
+                try:
+                    engine = opened_engine(self._spec)
+                except Exception as e:
+                    self._give_up(e if isinstance(e, DaftVLLMError) else EngineStartError(f"{type(e).__name__}: {e}"))
+                    raise
                 self._before = self._counted = engine.stats()
-                self._engine = engine  # only now: other batches have to wait for these checks
-                logger.info("engine for %s ready in %.1f s", spec.engine.model, time.monotonic() - started)
-                self._begin_progress()
+                self._engine = engine
+            self._begin_progress()
             return self._engine
 
     def _begin_progress(self) -> None:
+        """Keep counters for whoever watches this query. Daft runs the expression's next query with the same actor."""
         folder = self._spec.options.progress_folder
-        if folder is not None and self._progress is None:
-            self._progress = ProgressWriter(folder, self._counters)
+        if folder is None or not Path(folder).is_dir() or not (self._progress is None or self._progress.is_over):
+            return
+        if self._progress is not None:
+            self._before = self._engine.stats() if self._engine is not None else EngineStats()
+            self._failed = self._refused = self._retried = 0
+        self._progress = ProgressWriter(folder, self._counters)
 
     def _report(self, outcomes: list[Outcome], parsed: list[Parsed], *, refused: int = 0) -> None:
         """Add the batch to Daft's metrics. If rows failed, log that, or raise it if ``on_error`` is "raise"."""
@@ -377,8 +376,3 @@ def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> list[Requ
 def _outcomes_by_row(batch: _Batch, answers: Sequence[Outcome] | None) -> dict[int, Outcome]:
     """Return the outcomes of all rows of a batch by row number."""
     return {**batch.refused, **dict(zip(batch.requests, answers or (), strict=True))}
-
-
-def _in_ray_actor() -> bool:
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None

@@ -18,27 +18,37 @@ WRITE_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes the counters that ``read`` returns to a file of its own in ``folder``, until the folder is removed."""
+    """Writes the counters that ``read`` returns to a file of its own in ``folder``, until its file is removed."""
 
     def __init__(self, folder: str, read: Callable[[], Mapping[str, float]]) -> None:
         self._path = Path(folder) / f"{os.getpid()}-{uuid.uuid4().hex}.json"
         self._read = read
         self._lock = threading.Lock()
+        self._written = False
+        self.write()
         self._thread = threading.Thread(target=self._run, name="daft-vllm-progress", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
-        """Write the counters now. If the folder is gone, nobody watches any more, and nothing is written."""
+        """Write the counters now. If the file is gone, nobody watches any more, and nothing is written."""
         # Read and write under one lock: older counters must not replace newer ones.
         with self._lock, contextlib.suppress(OSError):
+            if self._written and self.is_over:
+                return
+            self._written = True
             part = self._path.with_suffix(".part")
             part.write_text(json.dumps(self._read()), encoding="utf-8")
             part.replace(self._path)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the file is gone: whoever watched the query has removed it."""
+        return not self._path.exists()
+
     def _run(self) -> None:
-        while self._path.parent.is_dir():
-            self.write()
+        while not self.is_over:
             time.sleep(WRITE_SECONDS)
+            self.write()
 
 
 def read_progress(*folders: str) -> dict[str, float]:

@@ -6,8 +6,10 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from daft_vllm import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.cause import died_of, start_error
@@ -81,6 +83,55 @@ def test_what_ends_a_start(log: str, exit_code: int | None, expected: list[str])
 
 def test_what_vllm_itself_says_stays() -> None:
     assert "awq" in start_error("m", ValueError("no file for awq"), WORKER, None, "x.log")
+
+
+def test_what_pydantic_wraps_around_an_error_is_left_out() -> None:
+    class Config(BaseModel):
+        max_num_seqs: Annotated[int, Field(ge=1)] = 1
+        method: Literal["awq"] = "awq"
+
+        @model_validator(mode="after")
+        def _check(self) -> Config:
+            raise ValueError("no config file for awq")
+
+    told = []
+    for given in ({"max_num_seqs": 0, "method": "x"}, {}):
+        with pytest.raises(ValidationError) as e:
+            Config(**given)
+        told.append(start_error("m", e.value, "", None, "x.log").splitlines()[0])
+        in_log = start_error("m", SEE_ABOVE, f"pydantic_core._pydantic_core.ValidationError: {e.value}\n", 1, "x.log")
+        assert "input_value" not in in_log
+        assert "further information" not in in_log
+    start = "vLLM did not start with model 'm': "
+    assert told == [
+        f"{start}max_num_seqs: Input should be greater than or equal to 1; method: Input should be 'awq'",
+        f"{start}no config file for awq",
+    ]
+
+
+def test_an_error_about_a_variable_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VLLM_CPU_KVCACHE_SPACE", "HOME"):
+        monkeypatch.setenv(name, "abc")
+    error = ValueError("invalid literal for int() with base 10: 'abc'")
+    told = start_error("m", error, "", None, "x.log").splitlines()
+    assert told[1] == "The value comes from the environment: VLLM_CPU_KVCACHE_SPACE=abc."
+    named = ValueError("VLLM_CPU_KVCACHE_SPACE can't be 'abc'")
+    assert "environment" not in start_error("m", named, "", None, "x.log")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("No available memory for the cache blocks.", "raise kv_cache_memory_bytes"),
+        ("(1.0 GiB KV cache is needed, which is larger than the available KV cache memory", "raise kv_cache_memory"),
+        ("Available memory on node 0 is less than requested memory for kv (4096.0 GiB).", "Lower kv_cache_memory_b"),
+        ("File name too long (addr='ipc:///a/long/folder/x')", "VLLM_RPC_BASE_PATH"),
+        ("[Errno 30] Read-only file system: '/root/.cache/vllm'", "VLLM_CACHE_ROOT"),
+        ("[Errno 13] Permission denied: '/root/.cache/vllm'", "VLLM_CACHE_ROOT"),
+    ],
+)
+def test_advice_fits_the_cause(error: str, advice: str) -> None:
+    assert advice in start_error("m", ValueError(error), "", None, "x.log")
 
 
 def test_vllm_ends_by_itself_after_a_sigterm() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -29,9 +31,10 @@ from daft_vllm.engine.process.early_core import (
     take_early_core,
 )
 from daft_vllm.engine.process.early_main import SET_BY_VLLM, gc_disabled, gc_frozen
-from daft_vllm.engine.process.main_module import without_main
+from daft_vllm.engine.process.main_module import refuse_process, without_main
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.engine.setup.openmp import openmp_environment
+from daft_vllm.errors import EngineStartError
 from tests.helpers import wait_gone
 
 
@@ -74,6 +77,12 @@ def test_it_calls_functions_meanwhile() -> None:
         with pytest.raises(RuntimeError, match=r"(?s)started early.*ZeroDivisionError"):
             early.call(lambda: 1 // 0)
         assert became(early, time.time)
+
+
+def test_ctrl_c_is_for_its_parent_only() -> None:
+    """A terminal and a notebook interrupt the parent's process group."""
+    with early_process([]) as early:
+        assert early.call(os.getpgrp) == early.pid != os.getpgrp()
 
 
 def test_a_dead_one_calls_nothing() -> None:
@@ -185,8 +194,6 @@ def test_none_where_it_cannot_be_told_how_vllm_binds_threads(monkeypatch: pytest
 @pytest.mark.parametrize("preloads", [True, False])
 def test_threads_as_vllm_binds_them(monkeypatch: pytest.MonkeyPatch, reserved: str, preloads: bool) -> None:
     """vLLM's own class sets the same variables. vLLM's platform sets ``LD_PRELOAD``: an engine's test covers that."""
-    from types import SimpleNamespace
-
     from vllm import envs
     from vllm.utils.ompmultiprocessing import OMPProcessManager
 
@@ -242,8 +249,6 @@ def test_its_title_can_be_set_whatever_became_of_its_variables() -> None:
 def test_a_new_process_imports_the_script_only_if_it_has_to(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("from vllm import SamplingParams")
-    registers = tmp_path / "registers.py"
-    registers.write_text("from vllm import ModelRegistry\nModelRegistry.register_model('A', 'b:C')")
     other = {"name": "EngineCore", "sys_argv": ["x"]}
     harmless, by_reference, by_value = (
         pickle.dumps(os.getcwd),
@@ -252,7 +257,6 @@ def test_a_new_process_imports_the_script_only_if_it_has_to(tmp_path: Path) -> N
     )
     for work, path, imported in (
         (harmless, script, False),
-        (harmless, registers, True),
         (by_reference, script, True),
         (by_value, script, False),
         (by_reference, tmp_path / "<stdin>", False),
@@ -261,3 +265,32 @@ def test_a_new_process_imports_the_script_only_if_it_has_to(tmp_path: Path) -> N
         assert told == {**other, **({"init_main_from_path": str(path)} if imported else {})}
     assert without_main({**other, "init_main_from_name": "package.main"}, harmless) == other
     assert without_main({**other, "init_main_from_name": "package.main"}, by_reference) != other
+
+
+def test_a_new_process_imports_the_script_if_models_are_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever registers them: the script, a module that it imports, or a package that is run with ``-m``."""
+    from vllm import ModelRegistry
+
+    class Own:
+        module_name = "of_the_user.models"
+
+    script = tmp_path / "script.py"
+    script.write_text("import of_the_user")
+    work = pickle.dumps(os.getcwd)
+    told = ({"init_main_from_path": str(script)}, {"init_main_from_name": "of_the_user.__main__"})
+    assert [without_main(main, work) for main in told] == [{}, {}]
+    monkeypatch.setitem(ModelRegistry.models, "OwnForCausalLM", Own())
+    assert [without_main(main, work) for main in told] == list(told)
+    assert without_main({"init_main_from_path": str(tmp_path / "<stdin>")}, work) == {}
+    plugin = SimpleNamespace(module="of_the_user.plugin")
+    monkeypatch.setattr("daft_vllm.engine.process.main_module.entry_points", lambda group: [plugin])
+    assert [without_main(main, work) for main in told] == [{}, {}], "the new process loads plugins itself"
+
+
+def test_a_daemon_is_refused_before_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_process()
+    monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+    with pytest.raises(EngineStartError, match=r"worker of multiprocessing\.Pool, may not: use concurrent\.futures"):
+        refuse_process()

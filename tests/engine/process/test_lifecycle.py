@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -297,3 +298,27 @@ def test_a_model_that_does_not_load_is_an_error_and_leaves_nothing(tmp_path: Pat
         OfflineEngine(EngineConfig(str(tmp_path), {"max_model_len": 128}))
     left = [p.pid for p in psutil.Process().children(recursive=True) if p not in before]
     assert wait_gone(left, 0) == []
+
+
+def test_python_ends_without_waiting_for_a_load() -> None:
+    """Ctrl-C ends the main thread. Then Python waits for threads of executors, in which Daft runs coroutines."""
+    code = textwrap.dedent("""
+        import sys, threading, time
+        from concurrent.futures import ThreadPoolExecutor
+        from daft_vllm import EngineConfig
+        from daft_vllm.engine.process import thread
+
+        loading = threading.Event()
+
+        def load(*given):
+            loading.set()
+            time.sleep(3600)
+
+        thread.Core.start = load
+        started = ThreadPoolExecutor().submit(thread.EngineThread(EngineConfig("m", gpus=0)).start)
+        started.add_done_callback(lambda future: print(repr(future.exception())))
+        loading.wait()
+        raise KeyboardInterrupt
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "EngineClosedError('Python is ending: the main thread was interrupted" in done.stdout

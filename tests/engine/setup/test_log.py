@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -16,7 +17,8 @@ import pytest
 from daft_vllm.engine.setup import log as module
 from daft_vllm.engine.setup.environment import prepare_environment
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, quiet_thread, route_vllm_logger
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import EngineStartError, OptionError
+from daft_vllm.udf.progress.queries import wants_display
 
 
 @pytest.fixture
@@ -67,6 +69,20 @@ def test_only_what_others_say_in_this_thread_goes_to_the_log(log: LogFile, monke
     assert "user" not in written
     assert "library" not in err.getvalue()
     assert {"we log", "user logs", "kept for good"} <= set(err.getvalue().splitlines())
+
+
+def test_a_process_without_a_console_prints_nowhere(log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with quiet_thread():
+        print("library prints")
+        user = threading.Thread(target=lambda: sys.stdout.write("user prints"))
+        user.start()
+        user.join()
+        sys.stdout.flush()
+        assert not sys.stdout.isatty()
+    assert sys.stdout is None
+    assert log.read(0) == "library prints\n"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +146,29 @@ def test_it_stays_short(log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.size() < 1100
     assert log.read(0).endswith("line 199\n")
     assert "line 199" in log.read(10_000), "what was read before the cut starts anew"
+
+
+def test_a_full_disk_ends_no_engine(log: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log.write("x" * 2000)
+    monkeypatch.setattr(module, "MAX_BYTES", 1000)
+    monkeypatch.setattr(os, "write", full)
+    log.write("lost")
+    log.trim()
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    with pytest.raises(EngineStartError, match=r"No usable temporary directory.*set TMPDIR"):
+        LogFile()
+    monkeypatch.setattr("sys.stderr", type("Screen", (io.StringIO,), {"isatty": lambda self: True})())
+    monkeypatch.delenv("DAFT_PROGRESS_BAR", raising=False)
+    assert not wants_display()
 
 
 def test_it_goes_with_the_process_unless_its_name_was_given(tmp_path: Path) -> None:

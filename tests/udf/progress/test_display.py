@@ -46,8 +46,10 @@ def test_what_it_says(given: dict[str, float], total: int | None, expected: str)
 def test_a_terminal_of_80_columns_has_one_line_and_what_is_logged_is_above(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
-    handler = logging.StreamHandler(screen)
+    handler, own = logging.StreamHandler(screen), logging.StreamHandler(screen)
     logging.getLogger().addHandler(handler)
+    logging.getLogger("own").addHandler(own)
+    logging.getLogger("own").propagate = False
     try:
         console = Console(file=screen, force_terminal=True, width=80)
         with ProgressDisplay("m", 1_000_000, console=console) as display:
@@ -55,13 +57,16 @@ def test_a_terminal_of_80_columns_has_one_line_and_what_is_logged_is_above(monke
             display(HALF)
             display._bar.refresh()
             logging.getLogger("daft_vllm").warning("a warning")
+            logging.getLogger("own").warning("of a logger with a handler of its own")
             drawn = screen.getvalue()
     finally:
         logging.getLogger().removeHandler(handler)
+        logging.getLogger("own").removeHandler(own)
     assert "1,024/1,000,000 rows" in drawn
     assert "\x1b[1A" not in drawn, "it has two lines"
     assert "a warning\n" in drawn
-    assert handler.stream is screen
+    assert "\x1b[2Kof a logger with a handler of its own\n" in drawn, "the line of progress is taken away first"
+    assert handler.stream is own.stream is screen
 
 
 def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

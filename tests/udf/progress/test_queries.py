@@ -20,6 +20,18 @@ from daft_vllm.udf.progress.display import ProgressDisplay
 from daft_vllm.udf.progress.queries import new_folder, rows_asked, show_progress_of, wants_display
 
 
+class NoScreen(io.StringIO):
+    def isatty(self) -> bool:
+        raise ValueError("I/O operation on closed file")
+
+
+@pytest.mark.parametrize("stderr", [None, NoScreen(), object()])
+def test_no_progress_where_there_is_no_stderr(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+    monkeypatch.delenv("DAFT_PROGRESS_BAR", raising=False)
+    monkeypatch.setattr("sys.stderr", stderr)
+    assert not wants_display()
+
+
 class Fake:
     """Answers rows as an engine does that keeps its counters in ``folder``."""
 
@@ -114,6 +126,13 @@ SCAN = plan("In Memory Scan", "InMemoryScan", 300)
         (plan("prompt", "UDFProject", 300, SCAN), 300),
         (plan("UDF prompt", "AsyncUDFProject", 300, plan("prompt", "UDFProject", 300, SCAN)), 600),
         (plan("Sink", "Write", 1, plan("prompt", "UDFProject", 300, SCAN)), 300),
+        (plan("prompt", "UDFProject", 300, plan("Sort", "Sort", 300, SCAN)), 300),
+        (plan("prompt", "UDFProject", 600, plan("Concat", "Concat", 600, SCAN, SCAN)), 600),
+        (plan("prompt", "UDFProject", 7, plan("Limit 7", "Limit", 7, SCAN)), 7),
+        # Daft's estimate forgets an offset.
+        (plan("prompt", "UDFProject", 5, plan("Limit 3", "Limit", 5, SCAN)), 3),
+        (plan("prompt", "UDFProject", 300, plan("TopN 9999", "TopN", 300, SCAN)), 300),
+        (plan("prompt", "UDFProject", 7, plan("Limit 7", "Limit", 7, plan("Filter", "Filter", 285, SCAN))), None),
         (plan("prompt", "UDFProject", 285, plan("Filter", "Filter", 285, SCAN)), None),
         (plan("prompt", "UDFProject", 300, plan("Read Parquet", "ScanTask", 300)), None),
     ],

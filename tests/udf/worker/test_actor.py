@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +20,7 @@ from daft import DataType, Series
 from daft.udf.metrics import _metrics_context
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.errors import EngineDiedError, RowError
+from daft_vllm.errors import EngineDiedError, EngineStartError, RowError
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.worker.actor import PromptActor
@@ -130,3 +135,52 @@ def test_a_batch_that_is_cancelled_while_it_is_parsed_asks_nothing_more(monkeypa
 
     asyncio.run(cancelled())
     assert asked == [2]
+
+
+def test_a_failed_start_is_not_tried_again_by_the_same_query(smollm2: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = []
+
+    def load(spec: PromptSpec) -> OfflineEngine:
+        loads.append(spec)
+        time.sleep(0.1)  # the other batches come meanwhile
+        raise EngineStartError(f"start {len(loads)}")
+
+    monkeypatch.setattr("daft_vllm.udf.worker.actor.opened_engine", load)
+    actor = PromptActor(spec_of(smollm2))
+
+    async def query() -> list[object]:
+        batches = [actor.answer_async(Series.from_pylist([f"{i}"])) for i in range(10)]
+        return await asyncio.gather(*batches, return_exceptions=True)
+
+    for number in (1, 2):  # Daft runs the expression's next query with the same actor
+        assert [repr(e) for e in asyncio.run(query())] == [f"EngineStartError('start {number}')"] * 10
+
+
+def test_an_expressions_next_query_is_watched_from_its_start(
+    engine: OfflineEngine, smollm2: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "progress"
+    actor = PromptActor(spec_of(smollm2, progress_folder=str(folder)))
+    for rows in (3, 2):
+        folder.mkdir()
+        actor.answer(Series.from_pylist([f"What is {rows} + {i}?" for i in range(rows)]))
+        live = read_progress(str(folder))
+        assert (live["workers"], live["rows"], live["done"]) == (1, rows, rows)
+        shutil.rmtree(folder)
+
+
+def test_a_query_that_nobody_waits_for_says_so(smollm2: str) -> None:
+    code = textwrap.dedent(f"""
+        import threading, time
+        import daft
+        from daft_vllm import prompt
+
+        def query():
+            threading.main_thread().join()
+            daft.from_pydict({{"q": ["a"]}}).select(prompt(daft.col("q"), model={smollm2!r}, gpus=0)).collect()
+
+        threading.Thread(target=query).start()
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "EngineClosedError: Python is ending" in done.stderr
+    assert "thread.join()" in done.stderr.splitlines()[-1]
