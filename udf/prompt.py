@@ -16,6 +16,7 @@ from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
 from daft_vllm.udf.options import DEFAULT, OPTION_NAMES, PromptOptions, SamplingArguments
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.progress.queries import new_folder, show_progress_of, wants_display
+from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.worker.expression import actor_expression
 
 BATCH_SIZE = 2048
@@ -202,6 +203,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     parts, later = parts_of(messages), turns_of(options.turns)
     media = any(len(message) > 1 or message[0].kind != "auto" for message in (parts, *(asked for _, asked in later)))
     use_process = _uses_process(options)
+    hide_repeats()
     shown = options.progress_folder is None and wants_display()
     if shown:
         options = replace(options, progress_folder=new_folder())

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from daft_vllm.udf.options import option_help
+from daft_vllm.udf.progress.repeats import RepeatsFilter
 
 console = Console(stderr=True)
 
@@ -75,7 +76,9 @@ def quiet() -> None:
     """Keep the screen for our progress display: hide Daft's bars and names of queries, unless the user has set them."""
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
     os.environ.setdefault("DAFT_SHOW_QUERY_ID", "0")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_ScreenHandler()])
+    handler = _ScreenHandler()
+    handler.addFilter(RepeatsFilter())
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
 
 
 class _ScreenHandler(logging.Handler):
