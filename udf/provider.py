@@ -21,6 +21,7 @@ from daft_vllm.udf.answers.tools import CallFormat
 from daft_vllm.udf.columns.parts import PartKind
 from daft_vllm.udf.options import PromptOptions, is_column
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.prompt import BATCH_SIZE
 from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.spec import PromptSpec
@@ -58,6 +59,7 @@ class Provider(DaftProvider):
     def __init__(self, name: str | None = None, **options: Any) -> None:
         self._name = name or "daft-vllm"
         self._options = options
+        hide_repeats()
         self.get_prompter()  # checks the options
 
     @property
