@@ -60,7 +60,7 @@ _ADVICE = (
         "Put it into a module of its own: vLLM's processes can't import it from standard input, -c, or a notebook.",
     ),
     (
-        re.compile(r"file name too long"),
+        re.compile(r"longer than \d+ characters \(sizeof\(sockaddr_un"),
         "Set VLLM_RPC_BASE_PATH to a folder with a short name, /tmp for example: vLLM's sockets are there.",
     ),
     (

@@ -108,11 +108,14 @@ class PromptActor:
                 system messages, the adapters, and the names of the formats, each only if rows have their own.
         """
         steps = self._steps(columns)
-        with self._in_batch():
-            step = _next_step(steps)
-            while isinstance(step, list):
-                step = _next_step(steps, self._submit(step).result())
-            return step
+        try:
+            with self._in_batch():
+                step = _next_step(steps)
+                while isinstance(step, list):
+                    step = _next_step(steps, self._submit(step).result())
+                return step
+        except DaftVLLMError as e:
+            raise _without_frames(e) from e.__cause__
 
     async def answer_async(self, *columns: Series) -> Series:
         """Do the same as ``answer``. Rendering and parsing run in other threads than the event loop's.
@@ -121,13 +124,16 @@ class PromptActor:
         """
         raise_if_python_ends()
         steps = self._steps(columns)
-        with self._in_batch():
-            step = await asyncio.to_thread(_next_step, steps)
-            while isinstance(step, list):
-                future = await asyncio.to_thread(self._submit, step)
-                answers = await asyncio.wrap_future(future)
-                step = await asyncio.to_thread(_next_step, steps, answers)
-            return step
+        try:
+            with self._in_batch():
+                step = await asyncio.to_thread(_next_step, steps)
+                while isinstance(step, list):
+                    future = await asyncio.to_thread(self._submit, step)
+                    answers = await asyncio.wrap_future(future)
+                    step = await asyncio.to_thread(_next_step, steps, answers)
+                return step
+        except DaftVLLMError as e:
+            raise _without_frames(e) from e.__cause__
 
     @contextlib.contextmanager
     def _in_batch(self) -> Iterator[None]:
@@ -362,6 +368,12 @@ class PromptActor:
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)
         return stats.as_dict()
+
+
+def _without_frames(error: DaftVLLMError) -> DaftVLLMError:
+    """Return the error without the frames of this package: its message says it, and Daft adds frames enough."""
+    logger.debug("a batch failed", exc_info=error)
+    return error.with_traceback(None)
 
 
 def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> list[Request] | Series:

@@ -125,7 +125,7 @@ def test_an_error_about_a_variable_names_it(monkeypatch: pytest.MonkeyPatch) -> 
         ("No available memory for the cache blocks.", "raise kv_cache_memory_bytes"),
         ("(1.0 GiB KV cache is needed, which is larger than the available KV cache memory", "raise kv_cache_memory"),
         ("Available memory on node 0 is less than requested memory for kv (4096.0 GiB).", "Lower kv_cache_memory_b"),
-        ("File name too long (addr='ipc:///a/long/folder/x')", "VLLM_RPC_BASE_PATH"),
+        ('ipc path "/a/x" is longer than 107 characters (sizeof(sockaddr_un.sun_path)).', "VLLM_RPC_BASE_PATH"),
         ("[Errno 30] Read-only file system: '/root/.cache/vllm'", "VLLM_CACHE_ROOT"),
         ("[Errno 13] Permission denied: '/root/.cache/vllm'", "VLLM_CACHE_ROOT"),
     ],

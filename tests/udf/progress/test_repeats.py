@@ -36,3 +36,5 @@ def test_only_the_exception_says_that_a_query_failed(smollm2: str, setup: str, h
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines()[-1] == "daft_vllm.errors.EngineStartError: the reason"
     assert (LINE not in done.stderr) is hidden
+    for internal in ("opened_engine", "threads.py", "in _submit"):
+        assert internal not in done.stderr, "the traceback has the frames of Daft and the script only"
