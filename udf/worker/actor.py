@@ -98,7 +98,7 @@ class PromptActor:
         self._retried = 0
         self._failure: DaftVLLMError | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
-        self._batches: set[object] = set()
+        self._batches: set[object] = set()  # those under way in the driver
 
     def answer(self, *columns: Series) -> Series:
         """Answer one batch. The result is a series of the spec's type, as long as the columns.
@@ -109,7 +109,7 @@ class PromptActor:
         """
         steps = self._steps(columns)
         try:
-            with self._in_batch():
+            with self._named_failure():
                 step = _next_step(steps)
                 while isinstance(step, list):
                     step = _next_step(steps, self._submit(step).result())
@@ -124,8 +124,10 @@ class PromptActor:
         """
         raise_if_python_ends()
         steps = self._steps(columns)
+        batch = object()
+        self._batches.add(batch)
         try:
-            with self._in_batch():
+            with self._named_failure():
                 step = await asyncio.to_thread(_next_step, steps)
                 while isinstance(step, list):
                     future = await asyncio.to_thread(self._submit, step)
@@ -134,25 +136,19 @@ class PromptActor:
                 return step
         except DaftVLLMError as e:
             raise _without_frames(e) from e.__cause__
+        finally:
+            self._batches.discard(batch)
+            if not self._batches:  # Daft runs the expression's next query in the driver with the same actor
+                self._failure = None
 
     @contextlib.contextmanager
-    def _in_batch(self) -> Iterator[None]:
-        """Answer a batch inside. If the query has failed, its rows are cancelled, and the error says why.
-
-        Daft runs an expression's next query with the same actor. So a failure is forgotten as soon as no batch of the
-        failed query is left.
-        """
-        batch = object()
-        self._batches.add(batch)
+    def _named_failure(self) -> Iterator[None]:
+        """If this query's rows are cancelled inside because another batch failed, raise that batch's error."""
         try:
             yield
         except (CancelledError, asyncio.CancelledError):
             self._raise_failure()
             raise
-        finally:
-            self._batches.discard(batch)
-            if not self._batches:
-                self._failure = None
 
     def _steps(self, columns: Sequence[Series]) -> _Steps:
         """Answer a batch: yield requests, receive their outcomes, and return the column.

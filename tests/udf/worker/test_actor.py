@@ -163,7 +163,8 @@ def test_an_expressions_next_query_is_watched_from_its_start(
     actor = PromptActor(spec_of(smollm2, progress_folder=str(folder)))
     for rows in (3, 2):
         folder.mkdir()
-        actor.answer(Series.from_pylist([f"What is {rows} + {i}?" for i in range(rows)]))
+        with _metrics_context():
+            actor.answer(Series.from_pylist([f"What is {rows} + {i}?" for i in range(rows)]))
         live = read_progress(str(folder))
         assert (live["workers"], live["rows"], live["done"]) == (1, rows, rows)
         shutil.rmtree(folder)
