@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import OptionError, SchemaError
 
 Backend = Literal["xgrammar", "guidance"]
 """The library that enforces a constraint: vLLM's structured-output backends of these names."""
@@ -41,3 +41,6 @@ class Constraint:
             raise OptionError(
                 f"a constraint takes exactly one of json_schema, choices, regex and grammar, got {given or 'none'}."
             )
+        texts = self.choices or (self.json_schema or self.regex or self.grammar or "",)
+        if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+            raise SchemaError("return_format has half of a surrogate pair, which is no character. Leave it out.")

@@ -43,7 +43,8 @@ class Emitter:
 
     def __init__(self, root: Any, library: Library) -> None:
         self._library = library
-        self._validator = jsonschema.Draft202012Validator(root)
+        formats = jsonschema.Draft202012Validator.FORMAT_CHECKER
+        self._validator = jsonschema.Draft202012Validator(root, format_checker=formats)
         self.narrow = False
         self._found: list[Finding] = []
 

@@ -89,7 +89,10 @@ def _translated(constraint: Constraint, library: Library) -> Enforcement | str:
             return Enforcement(library.name, "regex", library.regex(constraint.regex))
         except UnsupportedPattern as e:
             return f"{library.name} can't take the regular expression: {e}"
-    lowered = lower(json.loads(constraint.json_schema or "true"), library)
+    try:
+        lowered = lower(json.loads(constraint.json_schema or "true"), library)
+    except RecursionError:
+        raise SchemaError("the schema is nested too deeply to be enforced.") from None
     if lowered.schema is None:
         raise SchemaError("/: allOf: no value satisfies the schema: two of its parts contradict each other.")
     return Enforcement(library.name, "json", json.dumps(lowered.schema), tuple(lowered.findings), lowered.narrow)

@@ -192,6 +192,9 @@ def _set_of(kind: Any, value: Any) -> CharSet:
     return ~whole if negated else whole
 
 
+_NO_CHARACTERS = ((0xD800, 0xDFFF),)
+
+
 def _ends(items: Any) -> bool:
     """Whether a sequence ends with an anchor."""
     return bool(items) and items[-1][0] is op.AT and items[-1][1] in (op.AT_END, op.AT_END_STRING)
@@ -202,8 +205,8 @@ def _ranges(ranges: Ranges) -> str:
 
 
 def _code(code: int) -> str:
-    if 0xD800 <= code <= 0xDFFF or code > 0xFFFF:
-        return chr(code) if code > 0xFFFF else ""
+    if code > 0xFFFF:
+        return chr(code)
     return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}"
 
 
@@ -272,6 +275,7 @@ class _Writer:
 
     def _class(self, ranges: Ranges) -> str:
         """Return a class of the characters that need no escape. If all need one, return a choice of their escapes."""
+        ranges = minus(ranges, _NO_CHARACTERS)
         plain = minus(ranges, self._escaped)
         if not plain:
             escapes = [self._literal(code) for low, high in ranges for code in range(low, high + 1)]
@@ -284,6 +288,8 @@ class _Writer:
         return f"[{_ranges(plain)}]"
 
     def _literal(self, code: int) -> str:
+        if 0xD800 <= code <= 0xDFFF:
+            raise UnsupportedPattern("the pattern has half of a surrogate pair, which is no character")
         return "".join(map(_code, map(ord, self._spelt(chr(code)))))
 
 

@@ -7,10 +7,10 @@ names and without what only changes how a value is written: serializers, exclude
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import EncodedBytes, EncodedStr, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from daft_vllm.errors import SchemaError
@@ -29,8 +29,9 @@ class PlainValues:
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         schema = adapter.core_schema
-        self._plain: Any = SchemaSerializer(_Renaming(keep_serializers=False).of(schema))
-        self._by_serializers: Any = SchemaSerializer(_Renaming(keep_serializers=True).of(schema))
+        self._plain: Any = SchemaSerializer(_Renaming(_changes_value).of(schema))
+        self._text: Any = SchemaSerializer(_Renaming(_is_users).of(schema))
+        self._by_serializers: Any = SchemaSerializer(_Renaming(lambda serialization: False).of(schema))
 
     def of(self, value: Any) -> Any:
         """Return dicts, lists and scalars. Dates, decimals, enums and the like stay values of Python's types."""
@@ -51,9 +52,9 @@ class PlainValues:
             PydanticSerializationError: JSON has no form for the value.
         """
         try:
-            written: bytes = self._plain.to_json(value, by_alias=True, warnings=False)
+            written: bytes = self._text.to_json(value, by_alias=True, round_trip=True, warnings=False)
         except PydanticSerializationError:
-            written = self._by_serializers.to_json(value, by_alias=True, warnings=False)
+            written = self._by_serializers.to_json(value, by_alias=True, round_trip=True, warnings=False)
         return written.decode()
 
 
@@ -70,10 +71,14 @@ class _Instances(type):
 
 
 class _Renaming:
-    """Makes a core schema whose fields are written under the names that they are validated by."""
+    """Makes a core schema whose fields are written under the names that they are validated by.
 
-    def __init__(self, *, keep_serializers: bool) -> None:
-        self._keep_serializers = keep_serializers
+    Args:
+        left_out: whether a part of a core schema is a serializer that the new one is to be without.
+    """
+
+    def __init__(self, left_out: Callable[[Any], bool]) -> None:
+        self._left_out = left_out
 
     def of(self, schema: Any, config: Mapping[str, Any] | None = None) -> Any:
         """Return the changed schema. ``config`` is Pydantic's config of the model around it."""
@@ -96,7 +101,7 @@ class _Renaming:
         if kind in _FIELDS:
             if (name := _schema_name(schema.get("validation_alias"), config)) is not None:
                 changed["serialization_alias"] = name
-            if schema.get("init") is False:  # a field of a dataclass that no answer gives
+            if schema.get("init") is False or _is_skipped(schema):  # no answer gives it
                 changed["serialization_exclude"] = True
         elif kind in ("model", "dataclass"):
             changed["cls"] = _Instances(schema["cls"].__name__, (), {"model": schema["cls"]})
@@ -105,7 +110,7 @@ class _Renaming:
         serialization = schema.get("serialization")
         if _masks(serialization):
             changed["serialization"] = {"type": "function-plain", "function": _revealed}
-        elif not self._keep_serializers and _is_users(serialization):
+        elif self._left_out(serialization):
             del changed["serialization"]
         return changed
 
@@ -116,6 +121,23 @@ def _is_users(serialization: Any) -> bool:
         return False
     module = getattr(serialization.get("function"), "__module__", None) or ""
     return not module.startswith("pydantic.")
+
+
+def _changes_value(serialization: Any) -> bool:
+    """Whether this writes another value than Python has: the user's serializers, and those of ``Base64Bytes``."""
+    function = serialization.get("function") if isinstance(serialization, Mapping) else None
+    return _is_users(serialization) or isinstance(getattr(function, "__self__", None), EncodedBytes | EncodedStr)
+
+
+def _is_skipped(field: Mapping[str, Any]) -> bool:
+    """Whether the JSON Schema lacks a field, because of ``SkipJsonSchema``."""
+    part: Any = field
+    while isinstance(part, Mapping):
+        functions = (part.get("metadata") or {}).get("pydantic_js_annotation_functions", ())
+        if any(type(getattr(function, "__self__", None)).__name__ == "SkipJsonSchema" for function in functions):
+            return True
+        part = part.get("schema")
+    return False
 
 
 def _masks(serialization: Any) -> bool:

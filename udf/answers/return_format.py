@@ -73,7 +73,10 @@ class ReturnFormat:
             dtype = DataType.struct({name: form.dtype for name, form in forms.items()})
             pointers = [f"/{name}{pointer.rstrip('/')}" for name, form in forms.items() for pointer in form.json_text]
             return cls(None, dtype, json_text=pointers, forms=forms)
-        form = cls._of_argument(return_format)
+        try:
+            form = cls._of_argument(return_format)
+        except RecursionError:
+            raise SchemaError("return_format is nested too deeply to be enforced.") from None
         if form.constraint is None:
             return form
         return replace(form, constraint=replace(form.constraint, enforce=enforce, backend=backend))
@@ -123,13 +126,14 @@ class ReturnFormat:
         try:
             jsonschema.Draft202012Validator.check_schema(schema)
         except jsonschema.SchemaError as e:
-            raise SchemaError(f"not a JSON Schema, at {e.json_path}: {e.message}") from None
+            raise SchemaError(f"not a JSON Schema, at {e.json_path}: {_why_no_schema(e)}") from None
         try:
             text = json.dumps(schema, ensure_ascii=False)
         except (TypeError, ValueError) as e:
             raise SchemaError(f"the schema holds something that is not JSON: {e}") from None
+        constraint = Constraint(json_schema=text)
         dtype, json_text = column_type_and_json(schema)
-        return cls(Constraint(json_schema=text), dtype, json_text=json_text)
+        return cls(constraint, dtype, json_text=json_text)
 
     @classmethod
     def _of_tools(cls, tools: Tools) -> ReturnFormat:
@@ -241,6 +245,16 @@ class ReturnFormat:
 
 def _invalid(message: str) -> Parsed:
     return Parsed(None, ErrorValue("invalid_output", message))
+
+
+def _why_no_schema(error: jsonschema.SchemaError) -> str:
+    if error.validator != "format" or error.validator_value != "regex":
+        return str(error.message)
+    try:
+        re.compile(str(error.instance))
+    except re.error as e:
+        return f"{error.instance!r} is not a regular expression in Python's syntax: {e}."
+    return str(error.message)
 
 
 def _choices(given: Any) -> Choice | None:

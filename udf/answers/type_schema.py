@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import types
 import typing
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import typing_extensions
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 
 from daft_vllm.engine.constraints.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN, url_pattern
 from daft_vllm.errors import SchemaError
+from daft_vllm.udf.answers.readable import check_readable, keys_of_dict
 
 TYPE_HINT = "x-daft-type"
 """An extra schema keyword: the column's type, where the other keywords don't say it."""
@@ -26,10 +29,81 @@ _DURATION_PATTERN = f"^P([0-9]{{1,6}}D(T{_TIME_OF_DURATION})?|T{_TIME_OF_DURATIO
 _BASE64_PATTERN = (
     "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"  # no unused bits are set
 )
+_ENCODED = {"base64": _BASE64_PATTERN, "base64url": _BASE64_PATTERN.replace("+/", "_-")}
 
 
 class ColumnSchema(GenerateJsonSchema):
     """Pydantic's generator, changed where a grammar can't enforce a type's schema, or it says less than the type."""
+
+    _core_definitions: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def mode(self) -> JsonSchemaMode:
+        """Whose names the schema has: a model writes what is validated, whatever ``json_schema_mode_override`` says."""
+        return "validation"
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        """Return the schema of a part. What ``Base64Bytes`` and its like read has a pattern."""
+        made = super().generate_inner(schema)
+        pattern = _ENCODED.get(made.get("format", "")) if "pattern" not in made else None
+        if pattern is None or "minLength" in made or "maxLength" in made:
+            return made
+        return {**{name: value for name, value in made.items() if name != "format"}, "pattern": pattern}
+
+    def definitions_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return the schema of a part that has definitions, and remember them."""
+        self._core_definitions = {one["ref"]: one for one in schema["definitions"]}
+        return super().definitions_schema(schema)
+
+    def literal_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return the values of a ``Literal``. All of them can be read from JSON."""
+        made = super().literal_schema(schema)
+        check_readable(schema, schema["expected"], made["enum"] if "enum" in made else [made["const"]])
+        return made
+
+    def enum_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return the values of an enum. All of them can be read from JSON."""
+        made = super().enum_schema(schema)
+        if not made["enum"]:
+            raise SchemaError(f"return_format has the enum {made['title']!r}, which has no members.")
+        check_readable(schema, schema["members"], made["enum"])
+        return made
+
+    def is_subclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """Refuse a type whose values are classes."""
+        raise SchemaError(f"return_format has a field of classes, type[{schema['cls'].__name__}], which JSON hasn't.")
+
+    def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return an object. Its keys are those that can be read, where they aren't strings in Python."""
+        return self._with_keys(schema, super().dict_schema(schema))
+
+    def frozendict_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return an object, as ``dict_schema`` does."""
+        return self._with_keys(schema, super().frozendict_schema(schema))
+
+    def ordered_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return an object, as ``dict_schema`` does."""
+        return self._with_keys(schema, super().ordered_dict_schema(schema))
+
+    def counter_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return an object, as ``dict_schema`` does."""
+        return self._with_keys(schema, super().counter_schema(schema))
+
+    def _with_keys(self, schema: Any, made: JsonSchemaValue) -> JsonSchemaValue:
+        """Put the schema of the keys, which are texts in JSON, in place of Pydantic's."""
+        made.pop("propertyNames", None)
+        if "keys_schema" not in schema:
+            return made
+        core = schema["keys_schema"]
+        core = self._core_definitions.get(core.get("schema_ref"), core)
+        keys = self.generate_inner(core)
+        if "$ref" in keys:
+            keys = self.get_schema_from_definitions(keys["$ref"]) or {}
+        names = keys_of_dict(core, keys)
+        values = next(iter(made.pop("patternProperties", {}).values()), made.get("additionalProperties"))
+        if names.keys() == {"pattern"}:  # more libraries enforce it so
+            return {**made, "patternProperties": {names["pattern"]: values}, "additionalProperties": False}
+        return {**made, "additionalProperties": values, **({"propertyNames": names} if names else {})}
 
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
         """Return a string with a limited number of digits, since a JSON number isn't exact."""

@@ -19,6 +19,7 @@ LIMITS: dict[str, Any] = {"step_lexer_fuel": 2_000_000, "initial_lexer_fuel": 10
 to 0.4 seconds; at fifty times llguidance's own limit, one took 9 seconds."""
 SECONDS = 4.0
 """How long one random answer may take. Most take a hundredth of it."""
+DEAD_END = "it allows a text that can neither go on nor end"
 _TOKENS = 400
 """The longest random answer."""
 _CLOSING = '"]},'
@@ -96,7 +97,11 @@ def xgrammar_failure(grammar: Any) -> str | None:
             tokens = allowed_tokens(mask.numpy().tobytes())
             return tokens[:0] if matcher.is_terminated() else tokens[tokens < _END]
 
-        return _Walk(allowed, matcher.accept_token, chr, str)
+        def error() -> str:
+            can_end = matcher.is_terminated() or len(allowed_tokens(mask.numpy().tobytes()))
+            return "" if can_end else DEAD_END
+
+        return _Walk(allowed, matcher.accept_token, chr, error)
 
     return _failure(begin)
 

@@ -18,7 +18,7 @@ from daft_vllm.engine.constraints.libraries.base import (
     LoweredString,
     StringRules,
 )
-from daft_vllm.engine.constraints.libraries.trial import xgrammar_failure
+from daft_vllm.engine.constraints.libraries.trial import DEAD_END, xgrammar_failure
 from daft_vllm.engine.constraints.patterns import json_text_pattern, pattern_of_length, text_pattern
 
 MOST_MULTIPLES = 1000
@@ -98,6 +98,8 @@ class Xgrammar(Library):
         if grammar is not None and tokenizer is not None:
             _compiler(tokenizer).compile_grammar(grammar)
         elif grammar is not None and len(str(one.spec)) < _LARGE and (too_slow := xgrammar_failure(grammar)):
+            if too_slow == DEAD_END:
+                return DEAD_END
             return (
                 f"it can't keep up with a random answer ({too_slow}). Use smaller counts in patterns, and let no part "
                 "that is counted be empty"

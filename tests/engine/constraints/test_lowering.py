@@ -255,6 +255,7 @@ def test_what_no_grammar_says_is_found_with_its_place(schema: Any, pointer: str,
         {"allOf": [{"type": "string"}, {"type": "integer"}]},
         {"type": "object", "properties": {"a": False}, "required": ["a"]},
         {"enum": [1, 2], "type": "string"},
+        {"enum": ["x", "2020-02-30"], "type": "string", "format": "date"},
     ],
 )
 def test_a_schema_that_nothing_satisfies_has_no_lowered_one(schema: Any) -> None:
@@ -311,6 +312,13 @@ def test_a_regular_expression_means_what_it_means_in_python(pattern: str) -> Non
         (Constraint(regex="(?<=a)b"), "assert"),
         (Constraint(grammar="root ::= nowhere"), "can't build"),
         (Constraint(grammar="start: ("), "can't build"),
+        (Constraint(grammar=r"root ::= [^\x00-\U0010FFFF]"), "neither go on nor end"),
+        (Constraint(regex=r"a\ud83d"), "half of a surrogate pair"),
+        (
+            Constraint(json_schema='{"type": "string", "pattern": "^[\\\\ud800-\\\\udbff]$"}'),
+            "class of the pattern is empty",
+        ),
+        (Constraint(json_schema='{"items":' * 900 + "true" + "}" * 900), "nested too deeply"),
     ],
 )
 def test_a_constraint_that_cannot_be_built_is_refused(constraint: Constraint, message: str) -> None:

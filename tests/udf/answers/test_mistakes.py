@@ -81,3 +81,21 @@ def test_what_is_nearly_a_format(given: Any, message: str) -> None:
 )
 def test_schemas_with_few_or_unknown_keywords_stay_formats(schema: Any) -> None:
     prompt(col("q"), schema)
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    return {"type": "array", "items": _nested(depth - 1) if depth else {"type": "integer"}, "minItems": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"type": "string", "pattern": r"^\p{L}+$"}, r"not a regular expression in Python's syntax: bad escape"),
+        (_nested(150), "nested too deeply"),
+        (["yes", "\ud83d"], "half of a surrogate pair"),
+        ({"type": "object", "properties": {"\ud83d": {}}}, "half of a surrogate pair"),
+    ],
+)
+def test_schemas_that_are_nearly_right(given: Any, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        prompt(col("q"), given)

@@ -10,7 +10,7 @@ import enum
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from pydantic import (
     AliasChoices,
     AliasPath,
+    Base64Bytes,
+    Base64Str,
     BaseModel,
     ConfigDict,
     Field,
@@ -30,10 +32,14 @@ from pydantic import (
     field_serializer,
     model_serializer,
 )
+from pydantic import Json as PydanticJson
+from pydantic.json_schema import SkipJsonSchema
 
+from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.results import value_array
 from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat
+from daft_vllm.udf.answers.validation import validator_of
 from daft_vllm.udf.columns.parts import examples_of
 
 
@@ -247,6 +253,24 @@ UNITS = {"measurementUnits": "cm", "amount": 2.5}
         (Film, {"Year": 1999}, {"Year": 1999}),
         (list[Units], [UNITS], [UNITS]),
         (dict[Colour, Units], {"red": UNITS}, [("red", UNITS)]),
+        (
+            create_model("Urn", a=(Base64Bytes, ...), b=(Base64Str, ...)),
+            {"a": "YWI=", "b": "YWI="},
+            {"a": b"ab", "b": "ab"},
+        ),
+        (create_model("Skip", a=(int, ...), b=(SkipJsonSchema[int], 3)), {"a": 1}, {"a": 1}),
+        (
+            create_model(
+                "Mode",
+                __config__=ConfigDict(json_schema_mode_override="serialization"),
+                a=(int, Field(validation_alias="q", serialization_alias="z")),
+            ),
+            {"q": 1},
+            {"q": 1},
+        ),
+        (dict[Level, Units], {"9": UNITS}, [("9", UNITS)]),
+        (dict[Annotated[str, Field(pattern="^[a-z]+$")], int], {"ab": 1}, [("ab", 1)]),
+        (dict[decimal.Decimal, int], {"1.5": 1}, [("1.5", 1)]),
         (Encoded, {"data": base64.b64encode(b"\xff\x00").decode()}, {"data": b"\xff\x00"}),
         (create_model("Far", far=(Distance, ...)), {"far": 2.5}, {"far": 2.5}),
         (
@@ -263,10 +287,41 @@ def test_names_of_every_kind_of_type(kind: Any, written: Any, expected: Any) -> 
     assert form.parse(json.dumps(written)) == Parsed(expected)
 
 
+@pytest.mark.parametrize(
+    ("keys", "good", "bad"),
+    [
+        (int, ["0", "-12"], ["x", "1.5", ""]),
+        (Annotated[int, Field(ge=0)], ["7"], ["-7"]),
+        (float, ["1.5", "-2.0"], ["x"]),
+        (bool, ["true"], ["yes"]),
+        (Level, ["1", "9"], ["2", "LOW"]),
+        (Colour, ["red"], ["TWO", "2"]),  # Pydantic doesn't read 2 from the key "2"
+        (datetime.date, ["2020-02-29"], ["2020-02-30"]),
+        (uuid.UUID, [str(uuid.UUID(int=1))], ["1"]),
+    ],
+)
+def test_keys_of_a_dict_are_those_that_the_type_reads(keys: Any, good: list[str], bad: list[str]) -> None:
+    form = ReturnFormat.of(dict[keys, int])  # type: ignore[valid-type]
+    assert form.constraint is not None
+    assert enforcement_of(form.constraint).unenforced == ()
+    schema = json.loads(str(form.constraint.json_schema))
+    for key in good:
+        assert not list(validator_of(schema).iter_errors({key: 1}))
+        assert form.parse(json.dumps({key: 1})).value == [(key, 1)]
+    for key in bad:
+        assert list(validator_of(schema).iter_errors({key: 1}))
+
+
 def test_an_example_is_written_as_the_model_writes_it() -> None:
     form = ReturnFormat.of(Units)
     _, answer = examples_of([("How long?", Units.model_validate(UNITS))], form.write)
     assert json.loads(str(answer.content[0])) == UNITS
+
+
+def test_json_within_json_is_written_as_text_again() -> None:
+    form = ReturnFormat.of(create_model("Within", a=(PydanticJson[list[int]], ...), b=(Base64Bytes, ...)))
+    text = '{"a":"[1,2]","b":"YWI="}'
+    assert form.write(form.python_value(text)) == text
 
 
 def test_fields_that_the_schema_allows_besides_are_kept_or_refused() -> None:
@@ -298,9 +353,17 @@ def test_texts_in_parts_that_are_json_text_are_json_too() -> None:
     [
         (create_model("P", a=(int, Field(validation_alias=AliasPath("q", 0)))), "Give it a name too"),
         (create_model("B", __config__=ConfigDict(val_json_bytes="base64"), a=(bytes, Field(max_length=3))), "base64"),
+        (create_model("L", a=(Literal[Colour.RED], ...)), "from JSON"),
+        (create_model("D", a=(enum.Enum("Day", {"A": datetime.date(2020, 1, 1)}), ...)), "from JSON"),
+        (create_model("T", a=(enum.Enum("Pair", {"A": (1, 2)}), ...)), "from JSON"),
+        (create_model("Y", a=(Literal[b"x"], ...)), "from JSON"),
+        (create_model("N", a=(enum.Enum, ...)), "no members"),
+        (create_model("C", a=(type[int], ...)), "classes"),
+        (dict[tuple[int, int], int], "keys of type array"),
+        (dict[Literal[1, 2], int], "only strings"),
     ],
 )
-def test_fields_that_no_schema_describes_are_refused(kind: Any, says: str) -> None:
+def test_types_whose_values_no_model_can_write_are_refused(kind: Any, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
         ReturnFormat.of(kind)
 
