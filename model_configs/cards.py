@@ -60,6 +60,10 @@ class Card:
         return tuple(int(part) for part in self.compute_capability.split(".")) if self.compute_capability else None
 
 
+_UNITS = {"g": 1.0, "gi": GIB / 1e9, "m": 1e-3, "mi": 2**20 / 1e9}
+"""GB in each unit of memory."""
+
+
 class _Spoken(NamedTuple):
     """A card's name as somebody wrote it: small letters and digits, and the numbers in it that may be its memory."""
 
@@ -83,7 +87,7 @@ def cards() -> dict[str, Card]:
     return found
 
 
-def card_of(name: str, memory_gb: float | None = None) -> Card:
+def card_of(name: str, memory_gb: float | str | None = None) -> Card:
     """Return a card by its name, as people or the driver write it: ``"a100-80g"``, ``"NVIDIA L4"``, ``"rtx 4090"``.
 
     If several cards have the name, and no memory is written beside it, the one with the least memory is returned, with
@@ -103,6 +107,11 @@ def card_of(name: str, memory_gb: float | None = None) -> Card:
             raise OptionError(
                 f"gpu names one card, got {name!r}: write {card.strip()}, and gpus={count[1] or count[4]}."
             )
+        if memory_gb is not None:
+            raise OptionError(
+                f"there is no card {name!r}.{_suggest(name)} For a card that isn't known give its memory alone: leave "
+                "gpu out."
+            )
         raise OptionError(
             f"there is no card {name!r}.{_suggest(name)} There are {', '.join(cards())}. {_MEMORY_OPTION}"
         )
@@ -116,7 +125,7 @@ def card_of(name: str, memory_gb: float | None = None) -> Card:
     return card if memory_gb is None else with_memory(memory_gb, card)
 
 
-def with_memory(memory_gb: float, card: Card | None = None) -> Card:
+def with_memory(memory_gb: float | str, card: Card | None = None) -> Card:
     """Return a card with this memory in GB; of an unknown kind, if no card is given.
 
     A GB is 10^9 bytes, so that a plan is never for more than what a card of that size has.
@@ -124,6 +133,7 @@ def with_memory(memory_gb: float, card: Card | None = None) -> Card:
     Raises:
         OptionError: the memory is not a positive number.
     """
+    memory_gb = _gigabytes(memory_gb)
     if not 0 < memory_gb < 10_000:
         raise OptionError(f"gpu_memory is a card's memory in GB, 24 for example, got {memory_gb}.")
     size = int(memory_gb * 1e9)
@@ -142,7 +152,17 @@ def with_memory(memory_gb: float, card: Card | None = None) -> Card:
     )
 
 
-def planned_card(gpu: str | None, memory_gb: float | None) -> Card | None:
+def _gigabytes(given: object) -> float:
+    """Return a memory in GB, given as a number of them, or with its unit: ``"80GB"``, ``"80 GiB"``, ``"81559MiB"``."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([gm]i?b?)?\s*", str(given), re.IGNORECASE)
+    if isinstance(given, str) and found is not None:
+        return float(found[1]) * _UNITS[(found[2] or "gb").lower().removesuffix("b")]
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise OptionError(f"gpu_memory is a card's memory in GB, 24 for example, got {given!r}.")
+    return given
+
+
+def planned_card(gpu: str | None, memory_gb: float | str | None) -> Card | None:
     """Return the card that options ask a plan for: ``gpu``, ``gpu_memory``, both, or neither (None).
 
     Raises:
@@ -200,7 +220,14 @@ def _suggest(name: str) -> str:
     for card in cards().values():
         for alias in (*card.names, _spoken(card.name).name):
             known.setdefault(alias, card.name)
-    near = difflib.get_close_matches(spoken, known, n=3, cutoff=0.6)
+    alike = [alias for alias in known if _may_mean(spoken, alias)]
+    near = difflib.get_close_matches(spoken, alike, n=3, cutoff=0.6)
     names = [card.name for card in cards().values() if spoken in card.names]  # with another memory
     names = names or list(dict.fromkeys(known[alias] for alias in near))
     return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
+
+
+def _may_mean(spoken: str, alias: str) -> bool:
+    """Whether one name may be the other with a mistake. A V100 is no H100, and an RTX 4070 no RTX 4090."""
+    digits, others = (re.sub(r"\D", "", name) for name in (spoken, alias))
+    return (digits in others or others in digits) and (spoken[:1] == alias[:1] or alias in spoken)

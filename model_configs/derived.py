@@ -36,6 +36,11 @@ def derived_config(model: str, *, trust_remote_code: bool = False) -> ModelConfi
         config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     except Exception as e:
         why = " ".join(str(e).split())[:300]
+        if "trust_remote_code" in why or "custom code" in why:
+            raise ModelError(
+                f"{model!r} comes with Python code of its own. If you trust it, pass "
+                'engine_args={"trust_remote_code": True}.'
+            ) from e
         raise ModelError(f"the config.json of {model!r} can't be read: {type(e).__name__}: {why}") from e
     text = config.get_text_config()
     found = _readable(config)

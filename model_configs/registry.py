@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -198,7 +199,7 @@ def config_of(model: str) -> ModelConfig | None:
     known = known_models()
     if model in known:
         return known[model]
-    if "/" not in model and Path(model).is_dir():
+    if "/" not in model and os.path.isdir(model):  # Path.is_dir raises for a name that is too long
         return None
     return known.get(model.lower()) or _by_hub_name().get(model.lower())
 

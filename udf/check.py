@@ -69,7 +69,7 @@ def check(
     *,
     df: daft.DataFrame | None = None,
     gpu: str | None = None,
-    gpu_memory: float | None = None,
+    gpu_memory: float | str | None = None,
     **options: Any,
 ) -> CheckReport:
     """Check everything that can be wrong with a job, without loading the model. This takes seconds.
@@ -80,7 +80,8 @@ def check(
         df: the table. Its first 256 rows are read, to see how long the prompts are. None: no rows are read.
         gpu: the card to plan for, as people or the driver call it: L4, A100-80, "RTX 4090", "NVIDIA H100 NVL". None:
             this machine's card, if it is known.
-        gpu_memory: the card's memory in GB, for a card that isn't known, or a part of one. None: that of ``gpu``.
+        gpu_memory: the card's memory in GB, or with a unit ("80GiB"), for a card that isn't known, or a part of one.
+            None: that of ``gpu``.
         **options: the other arguments of ``prompt()``. ``gpus`` is 1 by default if ``gpu`` is given or a GPU is
             visible, else 0.
 
@@ -198,7 +199,7 @@ def _chat_template(model: Model, given: str | None, asked: bool | None) -> str |
     if tokenizer is None:
         return Check(name, "skipped", "the tokenizer is not on this machine")
     if tokenizer.chat_template:
-        return "the model's own"
+        return _renders(tokenizer)
     config = config_of(model.name)
     if config is not None and config.prompting.chat_template is not None:
         return "that of the model's config"
@@ -206,6 +207,23 @@ def _chat_template(model: Model, given: str | None, asked: bool | None) -> str |
     if asked:
         raise ModelError(missing)
     return Check(name, "warning", f"{missing}; prompts are sent as they are")
+
+
+def _renders(tokenizer: Any) -> str | Check:
+    """Return that the model's own chat template is used. Raise ``ModelError`` if it can't be read."""
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    try:
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": "Hello."}], tokenize=False, add_generation_prompt=True
+        )
+    except TemplateSyntaxError as e:
+        raise ModelError(
+            f"the model's chat template is damaged ({e}): pass chat_template=, or download it again."
+        ) from e
+    except TemplateError as e:
+        return Check("chat template", "warning", f"the model's own; it refuses a message of text alone: {e}")
+    return "the model's own"
 
 
 def _prompt(parts: list[Part], df: daft.DataFrame) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from daft_vllm.engine.setup.context import config_problem
 from daft_vllm.errors import ModelError
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
 _TOKENIZERS_BY_ENDING = ("*.tiktoken", "tokenizer.model.*", "tokenization_*.py")
+_OTHER_WEIGHTS = {".onnx": "ONNX", ".h5": "TensorFlow", ".msgpack": "Flax", ".pth": "PyTorch's .pth", ".nemo": "NeMo"}
 _GIT_LFS = b"version https://git-lfs"
 FROM_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "pt")
 """vLLM's ``load_format`` that read the folder's usual files."""
@@ -25,6 +28,8 @@ def check_model_folder(model: str) -> None:
 
     Names on a hub are not checked.
     """
+    if problem := _name_problem(model):
+        raise ModelError(problem)
     path = Path(model).expanduser()
     if path.is_file() or model.lower().endswith(".gguf"):
         raise ModelError(_no_folder(path, model))
@@ -43,6 +48,38 @@ def check_model_folder(model: str) -> None:
         )
     if not (path / "config.json").is_file():
         raise ModelError(f"the folder {model!r} has no config.json: {_instead(path)}")
+
+
+_ON_HUB = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^/\s?#]+).*|hf:/*([^/\s]+/[^/\s@]+).*"
+)
+_REVISION = re.compile(r"([\w.-]+/[\w.-]+)@([\w./-]+)")
+_OTHER_PLACE = re.compile(r"[a-z][a-z0-9+.-]+://.*", re.IGNORECASE)
+_LONGEST_NAME = 200
+
+
+def _name_problem(model: str) -> str | None:
+    """Return what to write in place of a name that is neither a folder nor one of the hub's."""
+    if model != model.strip() or not model.strip():
+        return (
+            f"model={model!r} has a blank at an end: write model={model.strip()!r}."
+            if model.strip()
+            else ("model is empty: pass a name such as 'qwen3-0.6b', or a folder. 'daft-vllm models' lists the names.")
+        )
+    if len(model) > _LONGEST_NAME and not model.startswith(("/", ".", "~")):
+        return f"model={model[:40]!r}... has {len(model)} characters, more than any name on the hub."
+    if found := _ON_HUB.fullmatch(model):
+        return f"model={model!r} is an address: write the name alone, model={found[1] or found[2]!r}."
+    if found := _REVISION.fullmatch(model):
+        args = f'engine_args={{"revision": "{found[2]}"}}'
+        return f"model={model!r} names a revision: write model={found[1]!r}, {args}."
+    if re.fullmatch(r"[\w.-]+/[\w.-]+/", model) and not Path(model).is_dir():
+        return f"there is no folder {model!r}. For the model on the hub write model={model.rstrip('/')!r}."
+    if model.startswith("file://"):
+        return f"model is a folder without file://: write model={model.removeprefix('file://')!r}."
+    if _OTHER_PLACE.fullmatch(model):
+        return f"model={model!r} is an address: copy the model's files into a folder, and pass the folder."
+    return None
 
 
 def _no_folder(path: Path, model: str) -> str:
@@ -75,6 +112,8 @@ def _instead(folder: Path) -> str:
         return "it is in Mistral's own format. Download the repository's other files, too: config.json belongs to them."
     if (folder / "model_index.json").is_file():
         return "it is a model of the diffusers library, which makes images. vLLM's models write text."
+    if any(path.is_symlink() and not path.exists() for path in folder.iterdir()):
+        return "its files are links to files that aren't there. Download the model again."
     below = sorted(path.parent for path in folder.glob("*/config.json"))
     below += sorted(path.parent for path in folder.glob("snapshots/*/config.json"))
     if below:
@@ -120,6 +159,9 @@ def weights_problem(folder: Path) -> str | None:
     """
     missing = missing_weights(folder)
     if missing:
+        for ending, what in _OTHER_WEIGHTS.items():
+            if not weight_files(folder) and any(folder.glob(f"**/*{ending}")):
+                return f"it has weights for {what} only, and vLLM reads safetensors: take the model with these."
         if not weight_files(folder) and any(folder.glob("*.gguf")):
             return f"it has its weights in a GGUF file only. {_GGUF}"
         return f"{missing[0]} is missing."
@@ -149,9 +191,15 @@ def _file_problem(path: Path) -> str | None:
         if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
             return f"is cut off, or no safetensors file: it has {size:,} bytes, and no header"
     try:
-        ends = [entry["data_offsets"][1] for entry in _header(path).values()]
-    except (ValueError, KeyError, TypeError, IndexError):
+        entries = _header(path).values()
+        ends = [entry["data_offsets"][1] for entry in entries]
+        sizes = [size for entry in entries for size in entry["shape"]]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return "has a damaged header"
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        return "has a damaged header"
+    if not ends:
+        return "has no tensors"
     whole = 8 + length + max(ends, default=0)
     return None if size == whole else f"is cut off: it has {size:,} bytes, and its header says {whole:,}"
 
@@ -185,9 +233,11 @@ def settings_problem(folder: Path) -> str | None:
             with path.open("rb") as file:
                 if file.read(len(_GIT_LFS)) == _GIT_LFS:
                     return f"{path.name} is a pointer of Git LFS, not the file itself: run 'git lfs pull'."
-            json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as e:
             return f"{path.name} is cut off or damaged ({e}). Download it again."
+        if path.name == "config.json" and (problem := config_problem(found)):
+            return f"{path.name} can't be right: {problem}."
     return None
 
 

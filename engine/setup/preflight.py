@@ -48,27 +48,28 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
         weights = args.get("load_format", "auto") in FROM_FILES
         check_folder_complete(folder, weights=weights, tokenizer=not args.get("tokenizer"))
     tokenizer_of = str(config.engine_args.get("tokenizer") or config.model)
-    check_sampling_for(config, sampling, constrained=bool(constraints), tokenizer_of=tokenizer_of)
+    check_sampling_for(config, sampling, constraints=constraints, tokenizer_of=tokenizer_of)
     for constraint in constraints:
         check_constraint(constraint, tokenizer_of)
 
 
 def check_sampling_for(
-    config: EngineConfig, sampling: Mapping[str, Any], *, constrained: bool, tokenizer_of: str | None
+    config: EngineConfig, sampling: Mapping[str, Any], *, constraints: Sequence[Constraint], tokenizer_of: str | None
 ) -> None:
     """Raise ``OptionError`` for sampling options that an engine can't use. ``sampling_rules`` has the rules.
 
     Args:
         config: the engine.
         sampling: the sampling options of all rows, by vLLM's names.
-        constrained: whether the answers have to satisfy a constraint.
+        constraints: what the answers have to satisfy: one, or one for each kind of row.
         tokenizer_of: the model whose tokenizer is used. None: what needs it is not checked.
     """
     needs_tokenizer = tokenizer_of is not None and bool(sampling.get("bad_words"))
     check_sampling(
         # vLLM checks the ranges of each option by itself; whether two fit together was checked with the columns.
         {**sampling, "max_tokens": None},
-        constrained=constrained,
+        constrained=bool(constraints),
+        choices=constraints[0].choices if len(constraints) == 1 else None,
         gpus=config.gpus,
         vocabulary=_vocabulary(Path(config.model).expanduser()),
         tokenizer=local_tokenizer(tokenizer_of) if needs_tokenizer and tokenizer_of is not None else None,
@@ -117,6 +118,6 @@ def load_tokenizer(model: str) -> Any:
 
     folder = Path(model).expanduser()
     if not has_mistral_tokenizer(folder):
-        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+        return AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     place = folder if has_hf_tokenizer(folder) else converted_tokenizer(folder)
     return AutoTokenizer.from_pretrained(place, local_files_only=True, mistral_format=False)

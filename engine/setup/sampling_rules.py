@@ -37,6 +37,7 @@ def check_sampling(
     options: Mapping[str, Any],
     *,
     constrained: bool = False,
+    choices: Sequence[str] | None = None,
     gpus: float = 0,
     vocabulary: int | None = None,
     tokenizer: Any = None,
@@ -48,12 +49,13 @@ def check_sampling(
     Args:
         options: sampling options by vLLM's names. Those that are left out have vLLM's defaults.
         constrained: whether the answers have to satisfy a constraint.
+        choices: the only answers allowed, if the constraint is a list of them.
         gpus: GPUs of the engine. vLLM's runner for GPUs takes fewer token ids than the one for CPUs.
         vocabulary: number of tokens that the model knows. None: token ids are not checked.
         tokenizer: the model's. None: ``bad_words`` are not checked.
     """
     if constrained:
-        _check_with_format(options)
+        _check_with_format(options, choices)
     if gpus:
         for name, most in gpu_limits().items():
             if len(options.get(name) or ()) > most:
@@ -81,7 +83,10 @@ def check_sampling(
         logging.getLogger("daft_vllm").debug("vLLM's checks of sampling options can't run here: %r", e)
 
 
-def _check_with_format(options: Mapping[str, Any]) -> None:
+def _check_with_format(options: Mapping[str, Any], choices: Sequence[str] | None) -> None:
+    words = options.get("bad_words") or ()
+    if choices and all(any(word in choice for word in words) for choice in choices):
+        raise OptionError("bad_words has a word of every choice in return_format: nothing is left to answer.")
     for name, why in _NOT_WITH_A_FORMAT.items():
         if options.get(name):
             raise OptionError(f"{name} contradicts return_format: {why}.")

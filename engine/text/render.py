@@ -200,6 +200,7 @@ class RequestRenderer:
         check_sampling(
             sampling.model_dump(),
             constrained=request.constraint is not None,
+            choices=request.constraint.choices if request.constraint is not None else None,
             gpus=self._config.gpus,
             vocabulary=self._renderer.model_config.get_vocab_size(),
             tokenizer=self._renderer.get_tokenizer(),

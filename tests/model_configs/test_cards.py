@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import known_models
-from daft_vllm.model_configs.cards import GIB, card_named, card_of, cards, with_memory
+from daft_vllm.model_configs.cards import GIB, card_named, card_of, cards, planned_card, with_memory
 from daft_vllm.model_configs.memory import plan_memory, weights_of
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.model_configs.throughput import estimate_throughput
@@ -116,3 +118,28 @@ def test_the_driver_says_how_much_memory_there_is() -> None:
     assert found is not None
     assert found.memory_bytes == 10 * GIB
     assert card_named("NVIDIA TITAN of tomorrow", 10 * GIB) is None
+
+
+@pytest.mark.parametrize("name", ["V100", "Tesla P100-PCIE-16GB", "RTX 4070", "MI250X", "GTX 1080 Ti", "B100"])
+def test_another_card_is_not_suggested(name: str) -> None:
+    with pytest.raises(OptionError) as error:
+        planned_card(name, None)
+    assert "Did you mean" not in str(error.value)
+    with pytest.raises(OptionError, match="leave gpu out"):
+        planned_card(name, 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "gigabytes"),
+    [(80, 80), (79.5, 79.5), ("80", 80), ("80GB", 80), ("80 gb", 80), ("80g", 80), ("80GiB", 85.9), ("81559MiB", 85.5)],
+)
+def test_memory_as_people_write_it(given: Any, gigabytes: float) -> None:
+    card = planned_card(None, given)
+    assert card is not None
+    assert card.memory_bytes / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize("given", ["x", "", "-1", -1, 0, True, float("nan"), float("inf"), [80], "80 TB"])
+def test_memory_that_is_none(given: Any) -> None:
+    with pytest.raises(OptionError, match="memory in GB"):
+        planned_card("L4", given)

@@ -250,3 +250,11 @@ def test_a_column_of_seeds_is_used_as_given(engine: OfflineEngine, smollm2: str)
     df = daft.from_pydict({"q": ["Draw a word."]})
     (row,) = df.with_column("a", ask(smollm2, temperature=2.0, max_tokens=6, seed=lit(5))).to_pydict()["a"]
     assert row["text"] == as_given
+
+
+def test_bad_words_that_forbid_every_choice(smollm2: str) -> None:
+    ask(smollm2, ["yes", "no"], bad_words=["no"])
+    with pytest.raises(OptionError, match="bad_words has a word of every choice"):
+        ask(smollm2, ["yes", "no"], bad_words=["yes", "no"])
+    with pytest.raises(OptionError, match="bad_words has a word of every choice"):
+        check_sampling({"bad_words": ["s"]}, constrained=True, choices=["yes sir", "yes"])

@@ -50,7 +50,8 @@ def spec_of(
     sampling = options.common_sampling
     if options.recommended_sampling:
         sampling = sampling.over(recommended_numbers(options, known, thinking, kwargs))
-    check_sampling_for(engine, sampling.model_dump(), constrained=enforced, tokenizer_of=tokenizer_of)
+    constraints = answer.format.constraints
+    check_sampling_for(engine, sampling.model_dump(), constraints=constraints, tokenizer_of=tokenizer_of)
     describes = options.describe_schema and options.apply_chat_template is not False
     row_options = tuple(options.row_sampling)
     warn_about_format(answer.format, None if "max_tokens" in row_options else sampling.max_tokens, tokenizer_of)

@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Mapping
 
+from daft_vllm.engine.setup.context import ropes
 from daft_vllm.engine.setup.model_folder import folder_shapes
 from daft_vllm.engine.setup.sources import module_source
 from daft_vllm.errors import ModelError, suggest
@@ -26,6 +27,8 @@ _QUANTIZES_ITSELF = ("fp8", "online", "experts_int8", "mxfp8", "mxfp4", "inc", "
 others the weights have to be quantized in their files (``QuantizationConfig.get_config_filenames``)."""
 BFLOAT16 = (8, 0)
 """GPUs with at least this compute capability have bfloat16."""
+_OLD_ROPES = {"su", "mrope"}
+"""Kinds of RoPE to which vLLM gives other names (``patch_rope_parameters``)."""
 _ALIKE = 0.3
 """Share of an architecture's kinds of layers that have to be among those of the weights. Of GPT-2's and Llama's a tenth
 are, of two releases of the same model nearly all."""
@@ -40,7 +43,13 @@ def check_architecture(model: Model) -> str | Check:
     """
     check_packages(model)
     config = model.config
-    names = [str(name) for name in config.config.get("architectures") or ["?"]]
+    listed = config.config.get("architectures")
+    if not listed or not isinstance(listed, list | tuple) or not all(isinstance(name, str) for name in listed):
+        raise ModelError(
+            f"the config.json of {model.name} names no architecture: architectures is {listed!r:.60}, and has to be a "
+            'list such as ["LlamaForCausalLM"].'
+        )
+    names = [str(name) for name in listed]
     check_writes(config)
     known, writing = vllm_architectures(), vllm_architectures(writing=True)
     if known is None or writing is None:
@@ -54,6 +63,7 @@ def check_architecture(model: Model) -> str | Check:
     if not set(names) & writing:
         raise ModelError(f"{names[0]} {_writes_nothing(config.hub_name)}")
     kind = _check_quantization(model)
+    _check_rope(config)
     _check_weights_fit(model)
     return f"{names[0]}, {kind}" if kind else names[0]
 
@@ -127,6 +137,17 @@ def _check_quantization(model: Model) -> str:
     return published or str(asked or "")
 
 
+def _check_rope(config: ModelConfig) -> None:
+    """Raise ``ModelError`` if the installed vLLM doesn't know the kind of RoPE that the model has."""
+    source = module_source("vllm.model_executor.layers.rotary_embedding") or ""
+    known = set(re.findall(r'"(\w+)"', " ".join(re.findall(r"scaling_type (?:==|in) .*", source))))
+    text = config.config.get("text_config") or config.config
+    for rope in ropes(text.get("rope_scaling") or text.get("rope_parameters")):
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if known and kind not in known | _OLD_ROPES:
+            raise ModelError(f"the installed vLLM has no RoPE of type {kind!r}. It has {', '.join(sorted(known))}.")
+
+
 def _vllm_name(name: str) -> str:
     """Return vLLM's name for a quantization that libraries call something else."""
     return {"auto-round": "inc", "auto_round": "inc", "intel/auto-round": "inc"}.get(name.lower(), name.lower())
@@ -149,7 +170,7 @@ def _check_weights_fit(model: Model) -> None:
 
     found = folder_shapes(model.folder)
     try:
-        config = AutoConfig.from_pretrained(model.folder)
+        config = AutoConfig.from_pretrained(model.folder, trust_remote_code=False)  # else it asks in the terminal
     except Exception:  # Python code of its own: what it builds is not known
         return
     name = (config.architectures or [""])[0]
@@ -171,6 +192,7 @@ def _check_weights_fit(model: Model) -> None:
             f"its config.json describes {name}, with layers such as {', '.join(sorted(layers - stored)[:3])}; the "
             f"weights have {', '.join(sorted(stored - layers)[:3])}: take the config.json that belongs to the weights."
         )
+    _check_number_of_layers(wanted, found)
     if model.config.quantization is not None:  # their shapes are others
         return
     for tensor, shape in wanted.items():
@@ -179,6 +201,17 @@ def _check_weights_fit(model: Model) -> None:
                 f"its config.json describes another model than its weights: {tensor} is {_sides(found[tensor])} there, "
                 f"and {_sides(shape)} by config.json. Take the config.json that belongs to the weights."
             )
+
+
+def _check_number_of_layers(wanted: Mapping[str, object], found: Mapping[str, object]) -> None:
+    """Raise ``ModelError`` if the weights have fewer layers than ``config.json`` says. More may be for another use."""
+    numbers = [{int(n) for n in re.findall(r"\.layers\.(\d+)\.", " ".join(names))} for names in (wanted, found)]
+    by_config, stored = numbers
+    if stored and (lacking := by_config - stored) and set(wanted) & set(found):
+        raise ModelError(
+            f"its config.json describes another model than its weights: they have no layer {min(lacking)}, and "
+            f"config.json says {len(by_config)} layers. Take the config.json that belongs to the weights."
+        )
 
 
 def _layers(tensors: Mapping[str, object]) -> set[str]:

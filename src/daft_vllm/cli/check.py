@@ -27,7 +27,7 @@ def check(
         str | None,
         typer.Option(help=f"{GPU} Default: this machine's card.", autocompletion=complete_card),
     ] = None,
-    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help=GPU_MEMORY)] = None,
     input: Annotated[str | None, typer.Option(help="The table. Its first rows are checked.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt, with columns in braces.")] = None,
     images: Annotated[str | None, typer.Option(help="A column of images that goes before the prompt.")] = None,

@@ -200,7 +200,7 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
 def config(
     model: Annotated[str, typer.Argument(help="A short name, a name on the hub, or a folder.")],
     gpu: Annotated[str | None, typer.Option(help=GPU)] = None,
-    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help=GPU_MEMORY)] = None,
     gpus: Annotated[float, typer.Option(help="GPUs of each engine, or a share of one.")] = 1,
     goal: Annotated[str | None, option("goal")] = DEFAULT.goal,
     engine_args: Annotated[str, option("engine_args", "JSON.")] = "{}",

@@ -112,7 +112,7 @@ def print_models(lines: list[ModelEntry], card: Card | None, console: Console) -
 
 def models(
     gpu: Annotated[str | None, typer.Option(help=GPU)] = None,
-    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help=GPU_MEMORY)] = None,
     takes: Annotated[str | None, typer.Option(help="Only those that take text, image or audio.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

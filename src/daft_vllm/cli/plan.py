@@ -18,7 +18,7 @@ def plan(
     workers: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 1,
     model: Annotated[str | None, typer.Option(help="Work out --engines for this model and --gpu.")] = None,
     gpu: Annotated[str | None, typer.Option(help=GPU)] = None,
-    gpu_memory: Annotated[float | None, typer.Option(help=GPU_MEMORY)] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help=GPU_MEMORY)] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of each worker, with --model.")] = 8,
     batch_size: Annotated[int, typer.Option(min=1, help="The most rows of a batch.")] = 2048,
 ) -> None:
@@ -46,7 +46,7 @@ def plan(
     typer.echo(found.calls)
 
 
-def _layout(model: str, gpu: str | None, gpu_memory: float | None, gpus: int) -> tuple[int, int]:
+def _layout(model: str, gpu: str | None, gpu_memory: str | None, gpus: int) -> tuple[int, int]:
     """Return the GPUs of each engine, and the engines of a worker.
 
     Raises:
