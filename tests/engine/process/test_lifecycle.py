@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -227,7 +228,8 @@ def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
 TWICE = """
 import json, sys
 from daft_vllm import EngineConfig, OfflineEngine
-# from vllm import ModelRegistry
+from vllm import ModelRegistry
+ModelRegistry.register_model("OwnForCausalLM", "own_models:OwnForCausalLM")
 def overrides(config):
     return config
 print("once")
@@ -246,7 +248,7 @@ def test_a_script_that_would_run_twice_is_told_what_to_write(tiny: str, tmp_path
     assert 'Write `if __name__ == "__main__":` above' in done.stderr.splitlines()[-2]
     assert "The log of vLLM is" in done.stderr.splitlines()[-1]
     assert len(done.stderr.splitlines()) < 20, done.stderr
-    script.write_text(TWICE.replace("ModelRegistry", "LLM"), encoding="utf-8")
+    script.write_text(re.sub("(?m)^.*ModelRegistry.*\n", "", TWICE), encoding="utf-8")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert (done.returncode, done.stdout) == (0, "once\n"), done.stderr
 
