@@ -24,9 +24,9 @@ from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.text.render import RequestRenderer
 from daft_vllm.errors import EngineError, EngineStartError
 
-EXIT_SECONDS = 2.0
-"""How long vLLM's processes may take to end by themselves when this process ends. Daft waits 5 seconds for a UDF
-process. Idle processes take one second. If they are killed at once, vLLM and Python print a warning each."""
+EXIT_SECONDS = 5.0
+"""How long vLLM's processes may take to end by themselves when this process ends. Idle processes take one second, and
+several on a busy machine. If those of several GPUs are killed, Python warns of semaphores that they leave."""
 RENDER_ROWS = 2048
 """How many rows are rendered before the first of them is sent to vLLM: enough for the queue to find what they share,
 but few enough that vLLM does not wait while the rest of a large batch is tokenized."""
@@ -202,11 +202,15 @@ class OfflineEngine:
         """The context of the loaded model, in tokens."""
         return self._state.core.max_model_len
 
-    def close(self) -> None:
-        """Stop vLLM and leave no process behind; waiting calls raise ``EngineClosedError``. Safe to call twice."""
+    def close(self, grace: float = GRACE_SECONDS) -> None:
+        """Stop vLLM and leave no process behind; waiting calls raise ``EngineClosedError``. Safe to call twice.
+
+        Args:
+            grace: seconds that vLLM's processes get to end by themselves before they are killed.
+        """
         atexit.unregister(self._finalizer)
         if self._finalizer.detach() is not None:
-            self._state.stop(grace=GRACE_SECONDS)
+            self._state.stop(grace=grace)
 
     def __enter__(self) -> OfflineEngine:
         return self

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -203,3 +204,16 @@ def _state_bytes(text: Any) -> int:
 
 def _largest(size: Any) -> int:
     return max(size) if isinstance(size, (list, tuple)) else int(size or 0)
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Let transformers say nothing but errors inside: its remarks on a model's config are for those who train it."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from daft_vllm.errors import ModelError
-from daft_vllm.model_configs.architecture import media_of_config
+from daft_vllm.model_configs.architecture import media_of_config, quiet_transformers
 from daft_vllm.model_configs.quantization import quantization_config, read_quantization
 from daft_vllm.model_configs.registry import ModelConfig
 
@@ -33,7 +33,8 @@ def derived_config(model: str, *, trust_remote_code: bool = False) -> ModelConfi
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     except Exception as e:
         why = " ".join(str(e).split())[:300]
         if "trust_remote_code" in why or "custom code" in why:
@@ -111,7 +112,7 @@ def empty_model(config: Any) -> Any:
     plain.__dict__.pop("quantization_config", None)  # what the weights are in memory before they are quantized
     try:
         model_class = getattr(transformers, name)
-        with torch.device("meta"):
+        with torch.device("meta"), quiet_transformers():
             return model_class._from_config(plain)
     except Exception as e:
         raise ModelError(f"the weights of {name or 'this model'} can't be counted: {type(e).__name__}: {e}") from e

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from daft_vllm.errors import ModelError, OptionError, suggest
-from daft_vllm.model_configs.architecture import Architecture, architecture_of
+from daft_vllm.model_configs.architecture import Architecture, architecture_of, quiet_transformers
 from daft_vllm.model_configs.packaged import Package, converted_folder, folder_of
 from daft_vllm.model_configs.sampling import Mode, Sampling
 
@@ -145,7 +145,8 @@ class ModelConfig:
         """The numbers that planning needs. Imports transformers."""
         from transformers import AutoConfig
 
-        return architecture_of(AutoConfig.for_model(**copy.deepcopy(dict(self.config))))
+        with quiet_transformers():
+            return architecture_of(AutoConfig.for_model(**copy.deepcopy(dict(self.config))))
 
     def check_takes(self, kinds: Iterable[str]) -> None:
         """Raise ``ModelError`` if the model doesn't take one of these kinds of media."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 from daft_vllm.engine.setup.guardian import OWNER_PID, exit_with_parent
 from daft_vllm.engine.setup.log import mark_own_warnings
@@ -16,6 +17,7 @@ def register() -> None:
     exit_with_parent()
     if os.environ[OWNER_PID] != str(os.getpid()):
         mark_own_warnings()
+        _lock_bars_by_threads()
     if "vllm.v1.engine.core" not in sys.modules:  # this process is not the core's
         return
     from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops
@@ -24,3 +26,14 @@ def register() -> None:
 
     apply_patch("either_backend", register_backend)
     apply_patch("adapter_ops", fix_adapter_ops)
+
+
+def _lock_bars_by_threads() -> None:
+    """Let tqdm lock its bars by threads only.
+
+    Its own lock is a semaphore too, for bars of several processes. It lives as long as the process. If the process is
+    killed, Python's resource tracker warns on the user's screen of a leaked semaphore.
+    """
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())

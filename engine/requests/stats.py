@@ -19,6 +19,7 @@ class EngineStats:
         pending: rows that wait for room in vLLM, or for a row that is computed in their place.
         in_flight: rows inside vLLM.
         done: rows with an outcome, including failed rows.
+        unsent: those of them that vLLM never got: null prompts, and rows that were refused.
         failed: rows that ended with an error, except null prompts.
         abandoned: rows that got no outcome, because their caller was interrupted or the engine died.
         retried: rows that were sent again after an answer that was cut off or invalid; not counted in ``rows`` again.
@@ -46,6 +47,7 @@ class EngineStats:
     pending: int = 0
     in_flight: int = 0
     done: int = 0
+    unsent: int = 0
     failed: int = 0
     abandoned: int = 0
     retried: int = 0

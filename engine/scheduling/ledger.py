@@ -40,6 +40,7 @@ class Ledger:
         with self._lock:
             self._stats.rows += rows + len(finished)
             self._stats.pending += rows
+            self._stats.unsent += len(finished)
             for outcome in finished:
                 self._stats.finish(outcome)
 

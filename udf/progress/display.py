@@ -22,13 +22,15 @@ PLAIN_SECONDS = 10.0
 """How often a line is printed where nothing can be drawn."""
 MIN_SECONDS = 0.5
 """Rates are shown once rows have been inside vLLM for this long: those of less time say nothing."""
+FEW_ROWS = 4
+"""The time left is shown once vLLM has answered this many rows: that of fewer says nothing."""
 
 
 class ProgressDisplay:
     """Shows rows, rows/s, tokens/s, the share of cached prompt tokens, and the time left. Callable from any thread.
 
     Call it with counters, as ``read_progress`` returns them. Leave the ``with`` block to take the line away; in a
-    notebook it stays as it was last.
+    notebook, and where lines are printed, the last one stays.
 
     Args:
         model: the model's name, shown while the model loads.
@@ -43,6 +45,8 @@ class ProgressDisplay:
         self._console = console or Console(stderr=True)
         self._plain = plain
         self._last_line = self._started = time.monotonic()
+        self._printed = ""
+        self._counters: Mapping[str, float] | None = None
         self._bar = Progress(
             SpinnerColumn(),
             BarColumn(8),
@@ -65,10 +69,16 @@ class ProgressDisplay:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._counters is not None and self._counters["rows"]:
+            if self.total is None and self._counters["done"] == self._counters["rows"]:
+                self.total = int(self._counters["rows"])  # nothing follows
+            self._last_line = -PLAIN_SECONDS
+            self(self._counters)
         self._stack.close()
 
     def __call__(self, counters: Mapping[str, float]) -> None:
         """Show new counters."""
+        self._counters = counters
         done, known = counters["done"], counters["rows"]
         total = max(self.total or 0, known)
         text = progress_text(counters, self.total) if known else f"{self._loading}, {self._seconds():.0f} s"
@@ -77,8 +87,8 @@ class ProgressDisplay:
             self._notebook.update(self._bar)
         elif self._plain and known and not self._console.is_terminal:
             now = time.monotonic()
-            if now - self._last_line >= PLAIN_SECONDS:
-                self._last_line = now
+            if now - self._last_line >= PLAIN_SECONDS and text != self._printed:
+                self._last_line, self._printed = now, text
                 self._console.print(text, highlight=False)
 
     def _seconds(self) -> float:
@@ -89,22 +99,27 @@ def progress_text(counters: Mapping[str, float], total: int | None) -> str:
     """Return the line's text.
 
     Args:
-        counters: as ``read_progress`` returns them. Rates are per second with rows inside vLLM, so without the load.
+        counters: as ``read_progress`` returns them. Rates are those of rows that vLLM answered, per second with rows
+            inside vLLM, so without the load. There is no time left before ``FEW_ROWS`` are answered, nor before as many
+            as are still inside: vLLM answers rows side by side, so the first of many come late.
         total: how many rows there are. None: unknown; the time left is then that of the rows that are known.
     """
     done, known = counters["done"], counters["rows"]
     rows = f"{done:,.0f}/{max(total or 0, known):,.0f} rows{'' if total else ' so far'}"
     engines = max(1.0, counters["workers"])
     seconds = counters["busy_seconds"] / engines
-    if seconds < MIN_SECONDS or not done:
+    answered = done - counters["unsent"]
+    if seconds < MIN_SECONDS or answered < 1:
         return rows
     tokens = counters["prompt_tokens"] + counters["completion_tokens"]
     cached = counters["cached_tokens"] / counters["prompt_tokens"] if counters["prompt_tokens"] else 0.0
-    rate = done / seconds
-    left = (max(total or 0, known) - done) / rate
-    return (
-        f"{rows}, {_short(rate)} rows/s, {_short(tokens / seconds)} tokens/s, {cached:.0%} cached, {_clock(left)} left"
-    )
+    rate = answered / seconds
+    rates = f"{rows}, {_short(rate)} rows/s, {_short(tokens / seconds)} tokens/s, {cached:.0%} cached"
+    asked = 1 - counters["unsent"] / known  # the share, also of the rows that follow
+    left = known - done + max(0, (total or 0) - known) * asked
+    if not left or answered < max(FEW_ROWS, counters["in_flight"]):
+        return rates
+    return f"{rates}, {_clock(left / rate)} left"
 
 
 @contextlib.contextmanager

@@ -360,6 +360,7 @@ class PromptActor:
         stats.failed = self._failed
         stats.rows += self._refused
         stats.done += self._refused
+        stats.unsent += self._refused
         stats.retried = self._retried
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)

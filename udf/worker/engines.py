@@ -7,8 +7,10 @@ import threading
 from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
+from daft_vllm.engine.process.core import GRACE_SECONDS
 from daft_vllm.engine.setup.devices import GpuClaim, visible_gpus
 from daft_vllm.engine.setup.environment import START_LOCK
+from daft_vllm.engine.setup.log import log_file
 from daft_vllm.udf.preflight.load import check_fits
 
 
@@ -16,8 +18,8 @@ class _Open(NamedTuple):
     engine: OfflineEngine
     claim: GpuClaim | None
 
-    def close(self) -> None:
-        self.engine.close()
+    def close(self, grace: float = GRACE_SECONDS) -> None:
+        self.engine.close(grace)
         if self.claim is not None:
             self.claim.release()
 
@@ -66,7 +68,17 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
 
 def close_engines() -> None:
     """Close every engine of this process. This frees their memory and their GPUs."""
+    _close_all(GRACE_SECONDS)
+
+
+def kill_engines() -> None:
+    """Close every engine at once, without waiting for vLLM to end by itself, and remove the log. Nothing may follow."""
+    _close_all(0.0)
+    log_file().remove()
+
+
+def _close_all(grace: float) -> None:
     with _lock:
         for opened in _open.values():
-            opened.close()
+            opened.close(grace)
         _open.clear()

@@ -12,8 +12,8 @@ from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.preflight.load import with_card_settings
-from daft_vllm.udf.worker.engines import shared_engine
-from daft_vllm.udf.worker.leaving import exit_without_cleanup
+from daft_vllm.udf.worker.engines import kill_engines, shared_engine
+from daft_vllm.udf.worker.leaving import leave_quickly
 from daft_vllm.udf.worker.spec import PromptSpec
 
 logger = logging.getLogger("daft_vllm")
@@ -25,7 +25,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
     Raises:
         DaftVLLMError: the model can't be loaded, or doesn't do what the spec asks for.
     """
-    exit_without_cleanup()
+    leave_quickly(kill_engines)
     started = time.monotonic()
     config = with_card_settings(spec.engine)
     config = replace(config, model=resolve_model(config.model))
@@ -37,6 +37,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
         check_chat_template=spec.needs_chat_template,
         claim_gpus=spec.claim_gpus and not _in_ray_actor(),
     )
+    leave_quickly(kill_engines)
     engine.check_media(spec.media)
     if spec.toolbox is not None:
         engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))

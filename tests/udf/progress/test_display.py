@@ -34,7 +34,26 @@ HALF = counters(
         # A short job: a rate would be absurd.
         (counters(rows=3, done=3, busy_seconds=0.001, prompt_tokens=99), 3, "3/3 rows"),
         (counters(rows=300, busy_seconds=9.0), 300, "0/300 rows"),
-        (counters(rows=3, done=3, busy_seconds=9.0), 3, "3/3 rows, 0.3 rows/s, 0.0 tokens/s, 0% cached, 0:00 left"),
+        (counters(rows=3, done=3, busy_seconds=9.0), 3, "3/3 rows, 0.3 rows/s, 0.0 tokens/s, 0% cached"),
+        # Rows that vLLM never got are quick: they say nothing about the others.
+        (counters(rows=30, done=20, unsent=20, busy_seconds=5.0), 30, "20/30 rows"),
+        (
+            counters(rows=30, done=20, unsent=10, busy_seconds=5.0, in_flight=10),
+            30,
+            "20/30 rows, 2.0 rows/s, 0.0 tokens/s, 0% cached, 0:05 left",
+        ),
+        (
+            counters(rows=30, done=20, unsent=10, busy_seconds=5.0),
+            50,
+            "20/50 rows, 2.0 rows/s, 0.0 tokens/s, 0% cached, 0:12 left",
+        ),
+        # The first of many that run side by side say nothing about when the others are done.
+        (
+            counters(rows=225, done=9, in_flight=216, busy_seconds=10.0),
+            225,
+            "9/225 rows, 0.9 rows/s, 0.0 tokens/s, 0% cached",
+        ),
+        (counters(rows=9, done=1, busy_seconds=1.0), 9, "1/9 rows, 1.0 rows/s, 0.0 tokens/s, 0% cached"),
         # An estimate that was too low.
         (counters(rows=20, done=10), 15, "10/20 rows"),
     ],
@@ -72,13 +91,23 @@ def test_a_terminal_of_80_columns_has_one_line_and_what_is_logged_is_above(monke
 def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("daft_vllm.udf.progress.display.time", SimpleNamespace(monotonic=lambda: now))
-    for plain in (True, False):
+    for plain, expected in ((True, ["1,034/2,048", "1,044/2,048", "1,049/2,048"]), (False, [])):
+        now = 0.0
         screen = io.StringIO()
         with ProgressDisplay("m", 2048, console=Console(file=screen, width=80), plain=plain) as display:
             for _ in range(50):
                 now += 0.5
-                display(HALF)
-        assert screen.getvalue().count("1,024/2,048 rows, 128 rows/s") == (2 if plain else 0)
+                display({**HALF, "done": 1024 + int(now)})
+        lines = screen.getvalue().splitlines()
+        assert [line.split()[0] for line in lines] == expected
+
+
+def test_the_last_line_knows_that_nothing_follows() -> None:
+    screen = io.StringIO()
+    with ProgressDisplay("m", None, console=Console(file=screen, width=80), plain=True) as display:
+        display(counters(rows=6, done=3))
+        display(counters(rows=6, done=6))
+    assert screen.getvalue() == "6/6 rows\n"
 
 
 def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 
 from daft_vllm import EngineConfig, EngineStats
+from daft_vllm.engine.process.core import GRACE_SECONDS
 from daft_vllm.engine.setup.devices import GpuClaim
 from daft_vllm.errors import DeviceError, EngineStartError
 from daft_vllm.udf.worker import engines
@@ -20,6 +21,7 @@ class Stub:
     """Notes the GPUs that vLLM's processes would see; does not start for the model "broken"."""
 
     seen: ClassVar[list[str | None]] = []
+    graces: ClassVar[list[float]] = []
 
     def __init__(self, config: EngineConfig, *, check_chat_template: bool) -> None:
         Stub.seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -31,7 +33,8 @@ class Stub:
     def stats(self) -> EngineStats:
         return self.counters
 
-    def close(self) -> None:
+    def close(self, grace: float) -> None:
+        Stub.graces.append(grace)
         self.is_over = True
 
 
@@ -41,6 +44,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(engines, "check_fits", lambda config: None)  # it would ask the hub for these models
     monkeypatch.setattr(engines, "_open", {})
     monkeypatch.setattr(Stub, "seen", [])
+    monkeypatch.setattr(Stub, "graces", [])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     yield
@@ -102,3 +106,11 @@ def test_closed_engines_hold_no_gpu() -> None:
     assert free_gpus() == ["6", "7"]
     with pytest.raises(DeviceError, match="2 of the 2"):
         opened("three", gpus=3)
+
+
+def test_a_process_that_leaves_kills_its_engines() -> None:
+    opened("a")
+    engines.kill_engines()
+    opened("b")
+    engines.close_engines()
+    assert Stub.graces == [0, GRACE_SECONDS]
