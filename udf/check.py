@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import daft
 
-from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
+from daft_vllm.engine.patches.registry import vllm_version
 from daft_vllm.engine.setup.config import check_engine_args
 from daft_vllm.engine.setup.context import check_context, config_in
-from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.devices import gpu_states, visible_gpus
 from daft_vllm.engine.setup.preflight import check_constraint
-from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError, OptionError, suggest
+from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, suggest
 from daft_vllm.model_configs import config_of
-from daft_vllm.model_configs.cards import GIB, Card, card_named, planned_card
-from daft_vllm.model_configs.memory import utilization_of
+from daft_vllm.model_configs.cards import Card, card_named, planned_card
 from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
 from daft_vllm.udf.planning.plan import spec_of
-from daft_vllm.udf.preflight.architecture import BFLOAT16, check_architecture, check_card_type, check_split
+from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
 from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
+from daft_vllm.udf.preflight.machine import (
+    check_cluster,
+    check_gpus_here,
+    check_patches,
+    check_shared_memory,
+    planned_gpus,
+)
 from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
@@ -54,10 +57,22 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as a dict that can be written as JSON."""
-        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
+        return {"ok": self.ok, "verdict": self.verdict, "checks": [asdict(check) for check in self.checks]}
+
+    @property
+    def verdict(self) -> str:
+        """Whether the job will run, in one line, and which checks to look at."""
+        failures, warnings = self._named("failure"), self._named("warning")
+        if failures:
+            return f"it won't run: {failures}{'; ' if warnings else ''}{warnings}"
+        return f"it will run; {warnings}" if warnings else "it will run"
+
+    def _named(self, status: str) -> str:
+        names = [check.name for check in self.checks if check.status == status]
+        return f"{counted(len(names), status)} ({', '.join(names)})" if names else ""
 
     def __str__(self) -> str:
-        return "\n".join(f"{check.status:>8}  {check.name}: {check.seen}" for check in self.checks)
+        return "\n".join([*(f"{check.status:>8}  {check.name}: {check.seen}" for check in self.checks), self.verdict])
 
     def __getitem__(self, name: str) -> Check:
         return next(check for check in self.checks if check.name == name)
@@ -86,7 +101,8 @@ def check(
             visible, else 0.
 
     Returns:
-        A report. ``ok`` says whether the job will run; ``print`` shows a line for each check.
+        A report. ``ok`` says whether the job will run; ``print`` shows a line for each check, and the verdict. With a
+        card that this machine doesn't have, what this machine lacks is a warning.
     """
 
     def given(name: str) -> Any:
@@ -95,6 +111,8 @@ def check(
     parts = parts_of(messages) if messages is not None else []
     planned = planned_card(gpu, gpu_memory)
     card = planned or _card_here()
+    elsewhere = planned is not None and planned != _card_here()
+    where = "this machine: " if elsewhere else ""
     gpus: float = given("gpus") if given("gpus") is not None else float(planned is not None or bool(visible_gpus()))
     engines, applied = given("max_concurrency"), given("apply_chat_template")
     found = Model(given("model"))
@@ -134,45 +152,43 @@ def check(
     table = df
     if table is not None and parts and not look("prompt", lambda: _prompt(parts, table)):
         df, parts = None, []
-    exists = look("model", lambda: check_files(found))
+    exists = look("model", lambda: check_files(found, elsewhere=elsewhere)) and checks[-1].status == "ok"
     described = exists or config_of(found.name) is not None
-    later: list[tuple[str, Callable[[], str | Check], bool]] = [
-        ("tokenizer", lambda: check_tokenizer(found), exists),
-        ("architecture", lambda: check_architecture(found), described),
-        ("chat template", lambda: _chat_template(found, given("chat_template"), applied), True),
-        ("modalities", lambda: _modalities(found, parts, df), described and bool(parts)),
-        ("return format", lambda: _return_format(return_format, found, options), return_format is not None),
-        ("context", lambda: _context(found, parts, df, options), described and bool(parts) and df is not None),
-        ("memory", lambda: _memory(found, card, gpus), described),
-        ("GPUs", lambda: _gpus(gpus, engines, found), not (planned is not None and not visible_gpus())),
-        ("cluster", lambda: _cluster(gpus, engines), daft.get_or_infer_runner_type() == "ray"),
-        ("disk", lambda: check_disk(found), described),
-        ("shared memory", lambda: _shared_memory(gpus), True),
-        ("batches", lambda: _batches(df, parts, engines, given("batch_size")), df is not None),
-        ("changes of vLLM", lambda: _patches(gpus, given("adapters")), bool(vllm_version())),
+
+    def gpus_seen() -> str | Check:
+        return planned_gpus(gpus, engines, card) if elsewhere and card else check_gpus_here(gpus, engines, found)
+
+    unknown = "" if described else "needs a model that can be read"
+    no_prompt = unknown or ("" if parts else "needs a table and a prompt")
+    no_table = "" if df is not None else "needs a table: --input, or df= in Python"
+    no_format = "" if return_format is not None else "no return format is asked for"
+    no_ray = "" if daft.get_or_infer_runner_type() == "ray" else "Daft runs without Ray"
+    no_vllm = "" if vllm_version() else "vLLM is not installed"
+    later: list[tuple[str, Callable[[], str | Check], str]] = [
+        ("tokenizer", lambda: check_tokenizer(found), "" if exists else "needs the model's files, or the hub"),
+        ("architecture", lambda: check_architecture(found), unknown),
+        ("chat template", lambda: _chat_template(found, given("chat_template"), applied), ""),
+        ("modalities", lambda: _modalities(found, parts, df), no_prompt),
+        ("return format", lambda: _return_format(return_format, found, options), no_format),
+        ("context", lambda: _context(found, parts, df, options), no_prompt or no_table),
+        ("memory", lambda: _memory(found, card, gpus), unknown),
+        ("GPUs", gpus_seen, ""),
+        ("cluster", lambda: check_cluster(gpus, engines), no_ray),
+        ("disk", lambda: check_disk(found, elsewhere=elsewhere), unknown),
+        ("shared memory", lambda: check_shared_memory(gpus, where), ""),
+        ("batches", lambda: _batches(df, parts, engines, given("batch_size")), no_table),
+        (
+            "changes of vLLM",
+            lambda: check_patches(gpus, given("adapters")),
+            no_vllm,
+        ),
     ]
-    for name, at, possible in later:
-        if possible:
-            look(name, at)
+    for name, at, lacking in later:
+        if lacking:
+            checks.append(Check(name, "skipped", lacking))
         else:
-            checks.append(Check(name, "skipped", "nothing to look at"))
+            look(name, at)
     return CheckReport(tuple(checks))
-
-
-def _patches(gpus: float, adapters: Mapping[str, str] | None) -> str | Check:
-    """Return which changes of vLLM fit the installed vLLM, and which are left out.
-
-    Raises:
-        EngineStartError: no engine can run without one that doesn't fit.
-    """
-    found = states()
-    left_out = unfitting(found, cpu=not gpus, adapters=bool(adapters))
-    fit = [one.patch.name for one in found if one.problem is None and not (gpus and one.patch.cpu_only)]
-    fitting = f"vLLM {vllm_version()}: {', '.join(fit)} fit"
-    if not left_out:
-        return fitting
-    listed = "; ".join(f"{patch.name} is left out ({problem}): {patch.without}" for patch, problem in left_out)
-    return Check("changes of vLLM", "warning", f"{fitting}; {listed}")
 
 
 def _card_here() -> Card | None:
@@ -313,75 +329,6 @@ def _context(model: Model, parts: list[Part], df: daft.DataFrame | None, options
 def _is_text(part: Part, df: daft.DataFrame) -> bool:
     dtype = df.select(part.column.alias("part")).schema()["part"].dtype
     return part.kind == "auto" and bool(dtype.is_string() or dtype.is_numeric() or dtype.is_boolean())
-
-
-def _gpus(gpus: float, engines: int, model: Model) -> str | Check:
-    visible = visible_gpus()
-    if not gpus:
-        if visible:
-            seen = counted(len(visible), "GPU is", "GPUs are")
-            return Check("GPUs", "warning", f"{seen} visible, and gpus=0 doesn't use any")
-        return "none: the model runs on the CPU"
-    claims: list[GpuClaim] = []
-    try:
-        for number in range(engines):
-            try:
-                claims.append(GpuClaim(gpus, visible))
-            except DeviceError as e:
-                few = f"{number} of {engines} engines found theirs. Lower max_concurrency or gpus."
-                raise DeviceError(
-                    f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each {'is' if engines == 1 else 'are'} "
-                    f"wanted, {counted(len(visible), 'GPU is', 'GPUs are')} visible "
-                    f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {few if number else e}"
-                ) from e
-        states = gpu_states([gpu for claim in claims for gpu in claim.ids])
-        check_free(states, utilization_of(model.args, gpus))
-        for state in states:
-            if state.capability < BFLOAT16 and "float16" not in model.config.dtypes:
-                raise ModelError(
-                    f"a {state.name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
-                )
-        names = ", ".join(f"{s.name} with {s.free / 2**30:.1f} GiB free, driver {s.driver}" for s in states[:1])
-        return f"{counted(engines * gpus, 'GPU')} of {len(visible)} visible: free{': ' if names else ''}{names}"
-    finally:
-        for claim in claims:
-            claim.release()
-
-
-def _shared_memory(gpus: float) -> str | Check:
-    name, place = "shared memory", Path("/dev/shm")
-    if not place.is_dir():
-        return Check(name, "skipped", f"there is no {place}")
-    free = shutil.disk_usage(place).free
-    if gpus > 1 and free < GIB:
-        return Check(
-            name,
-            "warning",
-            f"{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs exchange tensors: in "
-            "Docker, use --ipc=host or --shm-size=8g",
-        )
-    return f"{free / GIB:.1f} GiB free"
-
-
-def _cluster(gpus: float, engines: int) -> str:
-    import ray
-
-    if not ray.is_initialized():
-        return "Ray is not connected yet"
-    has = ray.cluster_resources().get("GPU", 0)
-    if engines * gpus > has:
-        raise DeviceError(
-            f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each: {engines * gpus:g}, and the cluster has "
-            f"{has:g}: lower "
-            f"max_concurrency to {int(has // gpus)}, or add nodes."
-        )
-    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
-    if gpus > max(nodes, default=0):
-        raise DeviceError(
-            f"an engine needs {counted(gpus, 'GPU')} of one node, and the largest node has "
-            f"{max(nodes, default=0):g}: lower gpus, or add a larger node."
-        )
-    return f"{engines * gpus:g} of {counted(has, 'GPU')}"
 
 
 def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_size: int | None) -> str | Check:

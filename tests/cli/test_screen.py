@@ -8,7 +8,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("command", [["models", "--gpu", "L4", "--takes", "image"], ["config", "mistral-small-3.2-24b"]])
+@pytest.mark.parametrize(
+    "command", [["models", "--gpu", "L4", "--takes", "image"], ["config", "mistral-small-3.2-24b"]]
+)
 def test_no_library_says_anything(command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from daft_vllm.cli import app; app()", *command],

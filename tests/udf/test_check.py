@@ -82,7 +82,16 @@ def test_a_model_that_is_too_large_for_a_card() -> None:
     assert "doesn't fit 1 x L4" in seen
     assert "gpus=4 fits" in seen
     assert "gemma-3-4b fits" in seen
-    assert check(model="gemma-3-27b", gpu="A100-80")["memory"].status == "ok"
+    roomy = check(model="gemma-3-27b", gpu="A100-80", gpus=2, max_concurrency=3)
+    assert roomy["memory"].status == "ok"
+    assert roomy["memory"].seen.startswith("2 x A100-80: on each GPU ")
+    assert roomy["GPUs"].seen == "3 engines with 2 x A100-80 each: 6 x A100-80 in all"
+    assert roomy.verdict == "it won't run: 1 failure (model)"  # it is gated
+    report = check(model="qwen3-8b", gpu="L4")
+    assert report.verdict == str(report).splitlines()[-1] == "it will run; 2 warnings (model, memory)"
+    short = report["memory"]
+    assert short.status == "warning"
+    assert "(the model's is 40960)" in short.seen
     seen = failure(check(model="qwen3-8b", gpu="L4", engine_args={"max_model_len": 40960}), "memory")
     assert "max_model_len=" in seen
 
@@ -127,7 +136,7 @@ def test_a_gated_model_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = failure(check(model="meta-llama/Llama-3.1-8B-Instruct", gpu="A100-80"), "model")
     assert "accept its licence on https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct, and set HF_TOKEN" in seen
     monkeypatch.setenv("HF_TOKEN", "hf_x")
-    assert "gated" not in failure(check(model="meta-llama/Llama-3.1-8B-Instruct", gpu="A100-80"), "model")
+    assert "HF_HUB_OFFLINE is set" in failure(check(model="meta-llama/Llama-3.1-8B-Instruct"), "model")
 
 
 def test_a_mistyped_name() -> None:
@@ -212,6 +221,9 @@ def test_the_commands(smollm2: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check", "gemma-3-27b", "--gpu", "L4"])
     assert result.exit_code == 1
     assert "failure" in result.stdout
+    assert result.stdout.splitlines()[-1] == "it won't run: 2 failures (model, memory)"
+    assert "nothing to look at" not in result.stdout
+    assert result.stdout.count("needs a table: --input") == 1
     result = CliRunner().invoke(
         app, ["config", "qwen3-8b", "--gpu", "L4", "--rows", "1000000", "--dollars-per-hour", "1"]
     )
@@ -244,16 +256,16 @@ def test_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a real Ray with GPUs by name only."""
     import ray
 
-    from daft_vllm.udf.check import _cluster
+    from daft_vllm.udf.preflight.machine import check_cluster
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     ray.init(num_gpus=2, num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        assert _cluster(1, 2) == "2 of 2 GPUs"
+        assert check_cluster(1, 2) == "2 of 2 GPUs"
         with pytest.raises(
             Exception, match=r"4 engines with 1 GPU each: 4, and the cluster has 2: lower max_concurrency to 2"
         ):
-            _cluster(1, 4)
+            check_cluster(1, 4)
     finally:
         ray.shutdown()
 
@@ -282,14 +294,15 @@ def test_changes_of_vllm_that_do_not_fit_are_said(monkeypatch: pytest.MonkeyPatc
 
     def without(name: str) -> None:
         found = [one._replace(problem="it is gone") if one.patch.name == name else one for one in states()]
-        monkeypatch.setattr("daft_vllm.udf.check.states", lambda: found)
+        monkeypatch.setattr("daft_vllm.udf.preflight.machine.states", lambda: found)
 
     name = "changes of vLLM"
-    assert "either_backend" in check(gpus=0)[name].seen
-    assert "masks" in check(gpus=0)[name].seen
-    assert "masks" not in check(gpus=1)[name].seen  # for CPUs
+    assert check(gpus=0)[name].seen.endswith(f": all {len(states())} changes of vLLM fit")
+    for_gpus = sum(not one.patch.cpu_only for one in states())
+    assert check(gpus=1)[name].seen.endswith(f": all {for_gpus} changes of vLLM fit")
     without("masks")
     assert check(gpus=0)[name].status == "warning"
+    assert f"{len(states()) - 1} of {len(states())} changes" in check(gpus=0)[name].seen
     assert "masks is left out (it is gone)" in check(gpus=0)[name].seen
     without("adapter_ops")
     assert check(gpus=0)[name].status == "warning"
@@ -302,3 +315,32 @@ def test_changes_of_vllm_that_do_not_fit_are_said(monkeypatch: pytest.MonkeyPatc
 def test_a_report_is_true_if_the_job_will_run(smollm2: str) -> None:
     assert check(model=smollm2, gpus=0)
     assert not check(model=smollm2, gpus=0, max_concurrency=0)
+
+
+def test_what_this_machine_lacks_is_no_failure_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=16 << 30))
+    little = check(model="qwen3-8b", gpu="A100-80")
+    assert little["disk"].seen.startswith("this machine: the model's files take 15.3 GiB, and ")
+    assert [one.name for one in little.checks if one.status == "warning"] == ["model", "disk"]
+    assert check(model="qwen3-8b", gpus=0)["disk"].status == "warning", "no room for anything else"
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=1 << 30))
+    assert check(model="qwen3-8b", gpu="A100-80")["disk"].status == "warning"
+    failure(check(model="qwen3-8b", gpus=0), "disk")
+
+
+def test_a_hub_that_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import HfApi
+
+    class ConnectError(ConnectionError):
+        pass
+
+    def refused(*args: object, **more: object) -> None:
+        raise ConnectError("[Errno -2] Name or service not known")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(HfApi, "model_info", refused)
+    said = "is not on this machine, and huggingface.co can't be reached."
+    assert failure(check(model="someone/something", gpu="L4"), "model") == f"'someone/something' {said}"
+    known = check(model="qwen3-8b", gpu="L4")["model"]
+    assert (known.status, known.seen) == ("warning", f"this machine: 'Qwen/Qwen3-8B' {said}")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from daft_vllm.engine.setup.model_folder import (
     check_folder_complete,
@@ -24,14 +25,22 @@ from daft_vllm.udf.preflight.report import Check
 
 HUB_SECONDS = 5.0
 """How long the hub may take to answer."""
+SPARE = 0.1
+"""A disk with less room than the model's files and this share of them gets a warning: other things write to it too."""
+_UNREACHABLE = {"TransportError", "ConnectionError", "TimeoutError", "Timeout"}
+"""Classes of errors without an answer: the hub's library has changed the library that it asks with before."""
 _QUANTIZED = re.compile(
     r"[-_.](awq|gptq|fp8|fp4|nvfp4|mxfp4|int[48]|w\dak?\d+|\d-?bit|bnb|gguf|mlx|exl2|quantized|autoround|q\d)\b", re.I
 )
 """Endings of the names of repositories with quantized weights of another one's model."""
 
 
-def check_files(model: Model) -> str:
+def check_files(model: Model, *, elsewhere: bool = False) -> str | Check:
     """Return where the model's files are: complete in a folder, in a package, or on the hub.
+
+    Args:
+        model: the model.
+        elsewhere: it will run on another machine: that this one doesn't reach the hub is a warning.
 
     Raises:
         ModelError: a file is missing or cut off, the hub doesn't have the model or can't be asked, or its licence has
@@ -52,7 +61,7 @@ def check_files(model: Model) -> str:
         return f"carried by the package {known.package.distribution}, converted on first use"
     if model.name.startswith((".", "/", "~")) or model.name.count("/") > 1:
         raise ModelError(f"there is no folder {model.name!r}.")
-    return _on_hub(known.hub_name if known is not None else model.name, known)
+    return _on_hub(known.hub_name if known is not None else model.name, known, elsewhere=elsewhere)
 
 
 def check_tokenizer(model: Model) -> str | Check:
@@ -99,18 +108,26 @@ def suggest_model(name: str) -> str:
     return f" Did you mean {names[near[0]]!r}?" if near and near[0] != name.lower() else ""
 
 
-def _on_hub(name: str, known: ModelConfig | None) -> str:
+def _on_hub(name: str, known: ModelConfig | None, *, elsewhere: bool) -> str | Check:
     from huggingface_hub import HfApi, get_token
+    from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     gated = f"{name} is gated: accept its licence on https://huggingface.co/{name}, and set HF_TOKEN."
     if known is not None and known.gated and get_token() is None:
         raise ModelError(gated)
     hint = suggest_model(name)
+
+    def unreachable(why: str) -> Check:
+        """Return a warning for a known model that another machine may reach, and raise ``ModelError`` otherwise."""
+        if elsewhere and known is not None:
+            return Check("model", "warning", f"this machine: {why}")
+        raise ModelError(f"{why}{hint}")
+
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise ModelError(
+        return unreachable(
             f"{name} is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it, or run 'hf download {name}' where "
-            f"the hub can be reached.{hint}"
+            "the hub can be reached."
         )
     try:
         info = HfApi().model_info(name, timeout=HUB_SECONDS)
@@ -121,6 +138,9 @@ def _on_hub(name: str, known: ModelConfig | None) -> str:
     except RepositoryNotFoundError as e:
         raise ModelError(f"the hub has no model {name!r}.{hint}") from e
     except Exception as e:
+        if _UNREACHABLE & {one.__name__ for one in type(e).__mro__}:
+            host = urlsplit(ENDPOINT).netloc
+            return unreachable(f"{name!r} is not on this machine, and {host} can't be reached.")
         why = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise ModelError(f"{name!r} is not on this machine, and the hub can't be asked: {why}.{hint}") from e
     if info.gated and get_token() is None:
@@ -137,8 +157,12 @@ def _on_hub(name: str, known: ModelConfig | None) -> str:
     return f"on the hub, {info.downloads or 0} downloads a month; not on this machine yet"
 
 
-def check_disk(model: Model) -> str:
+def check_disk(model: Model, *, elsewhere: bool = False) -> str | Check:
     """Return how much room the disk has for the model's files.
+
+    Args:
+        model: the model.
+        elsewhere: it will run on another machine: that this one has too little room is a warning.
 
     Raises:
         ModelError: the files take more room than there is.
@@ -153,8 +177,12 @@ def check_disk(model: Model) -> str:
         needs = weights_of(model.config)
     except DaftVLLMError:
         return f"{free / GIB:.0f} GiB free"
-    if needs > free:
-        raise ModelError(
-            f"the model's files take {needs / GIB:.0f} GiB, and {place} has {free / GIB:.0f}: set HF_HOME elsewhere."
+    where = "this machine: " if elsewhere else ""
+    if needs * (1 + SPARE) > free:
+        little = (
+            f"the model's files take {needs / GIB:.1f} GiB, and {place} has {free / GIB:.1f}: set HF_HOME elsewhere."
         )
-    return f"{free / GIB:.0f} GiB free for {needs / GIB:.0f} GiB of files"
+        if needs > free and not elsewhere:
+            raise ModelError(little)
+        return Check("disk", "warning", f"{where}{little}")
+    return f"{where}{free / GIB:.0f} GiB free for {needs / GIB:.0f} GiB of files"

@@ -43,11 +43,15 @@ def check_memory(model: Model, card: Card | None, gpus: float) -> str | Check:
     if asked is not None:
         _check_asked_cache(plan, asked)
     if plan.fits or asked is not None:
+        each = "on each GPU " if plan.gpus > 1 else ""
+        shorter = plan.max_model_len < config.max_model_len and int(args.get("max_model_len") or 0) <= 0
+        less = f" (the model's is {config.max_model_len})" if shorter else ""
         fitting = (
-            f"{plan.gpus} x {card.name}: {plan.weights / GIB:.1f} GiB of weights, {plan.cache / GIB:.1f} GiB for the "
-            f"KV cache: a context of {plan.max_model_len}, {plan.concurrency:.1f} of that length at once{at_most}{note}"
+            f"{plan.gpus} x {card.name}: {each}{plan.weights / GIB:.1f} GiB of weights, {plan.cache / GIB:.1f} GiB for "
+            f"the KV cache: a context of {plan.max_model_len}{less}, {plan.concurrency:.1f} of that length at once"
+            f"{at_most}{note}"
         )
-        return Check("memory", "warning", fitting) if card.note else fitting
+        return Check("memory", "warning", fitting) if card.note or shorter else fitting
     refused = f"it doesn't fit {plan.gpus} x {card.name}: {' '.join(advice(config, plan, weights, args))}{note}"
     if unsure:
         return Check("memory", "warning", f"{refused}{at_most}")

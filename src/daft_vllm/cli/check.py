@@ -77,8 +77,15 @@ def check(
     else:
         colours = {"ok": "green", "warning": "yellow", "failure": "red", "skipped": "dim"}
         shown = Table("", "", "", show_header=False, title=f"check {model}")
+        skipped: dict[str, list[str]] = {}
         for one in report.checks:
-            shown.add_row(f"[{colours[one.status]}]{one.status}[/]", one.name, Text(one.seen))
+            if one.status == "skipped":
+                skipped.setdefault(one.seen, []).append(one.name)
+            else:
+                shown.add_row(f"[{colours[one.status]}]{one.status}[/]", one.name, Text(one.seen))
+        for why, names in skipped.items():
+            shown.add_row("[dim]skipped[/]", ", ".join(names), Text(why))
         Console().print(shown)
+        Console().print(report.verdict, highlight=False, markup=False)
     if not report.ok:
         raise typer.Exit(1)

@@ -78,7 +78,7 @@ def test_weights_are_counted_once(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=3 * GIB))
-    with pytest.raises(ModelError, match=r"files take 15 GiB, and .* has 3: set HF_HOME elsewhere"):
+    with pytest.raises(ModelError, match=r"files take 15.3 GiB, and .* has 3.0: set HF_HOME elsewhere"):
         check_fits(EngineConfig("Qwen/Qwen3-8B", gpus=1))
 
 

@@ -30,7 +30,7 @@ DUMMY = {"load_format": "dummy"}
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("daft_vllm.udf.check.states", list)  # of vLLM's changes nothing is asked here
+    monkeypatch.setattr("daft_vllm.udf.preflight.machine.states", list)  # of vLLM's changes nothing is asked here
 
 
 @pytest.fixture

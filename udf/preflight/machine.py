@@ -1,0 +1,119 @@
+"""Checks of a machine: its GPUs, its shared memory, its cluster, and its vLLM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
+from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
+from daft_vllm.errors import DeviceError, ModelError
+from daft_vllm.model_configs.cards import GIB, Card
+from daft_vllm.model_configs.memory import utilization_of
+from daft_vllm.udf.preflight.architecture import BFLOAT16
+from daft_vllm.udf.preflight.model import Model
+from daft_vllm.udf.preflight.report import Check
+from daft_vllm.wording import counted
+
+
+def check_gpus_here(gpus: float, engines: int, model: Model) -> str | Check:
+    """Return which GPUs of this machine the engines get.
+
+    Raises:
+        DeviceError: too few are free.
+        ModelError: a card can't compute in the model's type.
+    """
+    visible = visible_gpus()
+    if not gpus:
+        if visible:
+            seen = counted(len(visible), "GPU is", "GPUs are")
+            return Check("GPUs", "warning", f"{seen} visible, and gpus=0 doesn't use any")
+        return f"none: {'the model runs' if engines == 1 else f'{engines} engines run'} on the CPU"
+    claims: list[GpuClaim] = []
+    try:
+        for number in range(engines):
+            try:
+                claims.append(GpuClaim(gpus, visible))
+            except DeviceError as e:
+                few = f"{number} of {engines} engines found theirs. Lower max_concurrency or gpus."
+                raise DeviceError(
+                    f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each {'is' if engines == 1 else 'are'} "
+                    f"wanted, {counted(len(visible), 'GPU is', 'GPUs are')} visible "
+                    f"({os.environ.get('CUDA_VISIBLE_DEVICES') or 'no mask'}): {few if number else e}"
+                ) from e
+        states = gpu_states([gpu for claim in claims for gpu in claim.ids])
+        check_free(states, utilization_of(model.args, gpus))
+        for state in states:
+            if state.capability < BFLOAT16 and "float16" not in model.config.dtypes:
+                raise ModelError(
+                    f"a {state.name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
+                )
+        names = ", ".join(f"{s.name} with {s.free / 2**30:.1f} GiB free, driver {s.driver}" for s in states[:1])
+        several = f"{engines} engines with {counted(gpus, 'GPU')} each: " if engines > 1 else ""
+        return (
+            f"{several}{counted(engines * gpus, 'GPU')} of {len(visible)} visible: free{': ' if names else ''}{names}"
+        )
+    finally:
+        for claim in claims:
+            claim.release()
+
+
+def planned_gpus(gpus: float, engines: int, card: Card) -> str:
+    """Return how many cards engines on another machine take."""
+    return f"{counted(engines, 'engine')} with {gpus:g} x {card.name} each: {gpus * engines:g} x {card.name} in all"
+
+
+def check_shared_memory(gpus: float, where: str = "") -> str | Check:
+    """Return how much shared memory this machine has. ``where`` goes before it."""
+    name, place = "shared memory", Path("/dev/shm")
+    if not place.is_dir():
+        return Check(name, "skipped", f"there is no {place}")
+    free = shutil.disk_usage(place).free
+    if gpus > 1 and free < GIB:
+        return Check(
+            name,
+            "warning",
+            f"{where}{free / 2**20:.0f} MiB free in {place}, where the processes of {gpus:g} GPUs exchange tensors: in "
+            "Docker, use --ipc=host or --shm-size=8g",
+        )
+    return f"{where}{free / GIB:.1f} GiB free"
+
+
+def check_cluster(gpus: float, engines: int) -> str:
+    """Return which GPUs of the Ray cluster the engines take. Raises ``DeviceError`` if it has too few."""
+    import ray
+
+    if not ray.is_initialized():
+        return "Ray is not connected yet"
+    has = ray.cluster_resources().get("GPU", 0)
+    if engines * gpus > has:
+        raise DeviceError(
+            f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each: {engines * gpus:g}, and the cluster has "
+            f"{has:g}: lower "
+            f"max_concurrency to {int(has // gpus)}, or add nodes."
+        )
+    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+    if gpus > max(nodes, default=0):
+        raise DeviceError(
+            f"an engine needs {counted(gpus, 'GPU')} of one node, and the largest node has "
+            f"{max(nodes, default=0):g}: lower gpus, or add a larger node."
+        )
+    return f"{engines * gpus:g} of {counted(has, 'GPU')}"
+
+
+def check_patches(gpus: float, adapters: Mapping[str, str] | None) -> str | Check:
+    """Return how many of daft-vllm's changes of vLLM fit the installed vLLM, and which are left out.
+
+    Raises:
+        EngineStartError: no engine can run without one that doesn't fit.
+    """
+    found = states()
+    left_out = unfitting(found, cpu=not gpus, adapters=bool(adapters))
+    used = [one for one in found if not (gpus and one.patch.cpu_only)]
+    if not left_out:
+        return f"vLLM {vllm_version()}: all {len(used)} changes of vLLM fit"
+    fitting = f"vLLM {vllm_version()}: {len(used) - len(left_out)} of {len(used)} changes of vLLM fit"
+    listed = "; ".join(f"{patch.name} is left out ({problem}): {patch.without}" for patch, problem in left_out)
+    return Check("changes of vLLM", "warning", f"{fitting}; {listed}")
