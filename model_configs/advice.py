@@ -29,21 +29,22 @@ def engines_of(config: ModelConfig, card: Card, gpus: int, args: Mapping[str, An
 
 
 def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[str, Any]) -> list[str]:
-    """Return why a plan doesn't fit, then the changes with which it would, one sentence each."""
+    """Return why a plan doesn't fit, and the changes with which it would, in sentences."""
     if plan.longest:
         return [f"a context of {plan.max_model_len} doesn't fit beside the weights; max_model_len={plan.longest} does."]
     needs = plan.weights + plan.activations + plan.graphs + plan.other
     sentences = [f"each GPU has {plan.available / GIB:.1f} GiB for vLLM, and {needs / GIB:.1f} GiB are needed."]
+    fitting = []
     more = {name: value for name, value in args.items() if name != "max_model_len"}
     larger = [number for number in possible_sizes(config, args) if number > plan.gpus]
     for number in sorted(larger, key=lambda one: (one not in SIZES, one)):
         if plan_memory(config.architecture, weights, plan.card, gpus=number, engine_args=more).longest:
-            sentences.append(f"gpus={number} fits.")
+            fitting.append(f"gpus={number}")
             break
     if config.quantization is None and (plan.card.capability or ()) >= _FP8:
         smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8")
         if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
-            sentences.append('engine_args={"quantization": "fp8"} fits.')
+            fitting.append('engine_args={"quantization": "fp8"}')
     family = [
         other
         for other in known_models().values()
@@ -56,6 +57,6 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
     for other in sorted(family, key=lambda one: (not one.name.startswith(f"{generation}-"), -one.parameters)):
         size = weight_bytes(other.parameters, other.architecture, quantization=other.quantization)
         if plan_memory(other.architecture, size, plan.card, gpus=plan.gpus).fits:
-            sentences.append(f"{other.name} fits.")
+            fitting.append(f"{other.name} on {plan.gpus} x {plan.card.name}")
             break
-    return sentences
+    return [*sentences, "; so does ".join([f"{fitting[0]} fits", *fitting[1:]]) + "."] if fitting else sentences

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
@@ -126,12 +127,15 @@ class PromptOptions:
     sampling: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Sampling options, by vLLM's names."})
 
     def __post_init__(self) -> None:
+        wrong = []
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name == "sampling" or value is one.default or allows(option_type(one.name), value):
                 continue
             kind = one.metadata["kind"] or words(option_type(one.name))
-            raise OptionError(f"{one.name} is {kind}, got {shown(value)}.")
+            wrong.append(f"{one.name} is {kind}, got {shown(value)}.")
+        if wrong:
+            raise OptionError(" ".join(wrong))
         for name, given in (
             ("system_message", self.system_message is not None),
             ("turns", bool(self.turns)),
@@ -167,10 +171,24 @@ class PromptOptions:
         Raises:
             OptionError: a value is of the wrong type or out of range.
         """
-        sampling = SamplingOptions.of({name: value for name, value in self.sampling.items() if not is_column(value)})
-        # The default of max_tokens as a column contradicts nothing: each row's own value does, or doesn't.
-        unknown = {"max_tokens": None} if "max_tokens" in self.row_sampling else {}
-        check_sampling({**sampling.model_dump(), **unknown})
+        given = {name: value for name, value in self.sampling.items() if not is_column(value)}
+        problems: list[str] = []
+        while True:
+            try:
+                sampling = SamplingOptions.of(given)
+                # The default in the place of another max_tokens contradicts nothing.
+                unknown = {"max_tokens": None} if "max_tokens" in {*self.sampling} - {*given} else {}
+                check_sampling({**sampling.model_dump(), **unknown})
+                break
+            except OptionError as e:  # vLLM tells the first problem only
+                problems.append(str(e))
+                named = [name for name in given if re.search(rf"\b{name}\b", problems[-1])]
+                given = {name: value for name, value in given.items() if name not in named}
+                if not named:
+                    break
+        if problems:
+            more = [problem.rstrip(".") for problem in problems[:-1]]
+            raise OptionError("; ".join([*more, problems[-1]]))
         return sampling
 
     def has_column(self, name: str) -> bool:

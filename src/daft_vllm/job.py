@@ -152,6 +152,7 @@ def run_job(
     error_column: str = "error",
     overwrite: bool = False,
     watch: Callable[[Mapping[str, float]], None] | None = None,
+    begin: Callable[[], object] = lambda: None,
 ) -> Summary:
     """Answer every row of ``df`` and write it with two more columns to ``output``.
 
@@ -165,6 +166,7 @@ def run_job(
             for rows that were not asked.
         overwrite: replace an output that exists.
         watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).
+        begin: called once, when everything is checked that can be checked before the load.
 
     Raises:
         OptionError: a column's name is taken, or the output can't be written, exists, or can't hold a column.
@@ -187,6 +189,7 @@ def run_job(
         result = answered.with_columns({column: col(whole).get("value"), error_column: col(whole).get("error")})
         result = result.exclude(whole)
         sink.check_schema(result.schema())
+        begin()
         rows = sink.write(result)
         counters = read_progress(folder)
     return Summary(

@@ -13,12 +13,13 @@ from typing import Any
 
 import daft
 import pytest
+from daft import col
 from typer.testing import CliRunner
 
 from daft_vllm import prompt
 from daft_vllm.cli import app
 from daft_vllm.engine.requests.sampling import SamplingOptions
-from daft_vllm.errors import OptionError
+from daft_vllm.errors import OptionError, SchemaError
 from daft_vllm.udf.answers.formats import Tools
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import Messages
@@ -287,3 +288,24 @@ def test_a_users_script_is_checked(tmp_path: Path, checker: str) -> None:
     assert [text for file, text in found if file == "right.py"] == []
     said = "\n".join(text for file, text in found if file == "wrong.py")
     assert all(text in said for text in WRONG[checker]), said
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"max_tokens": "5", "temperature": -1}, ["max_tokens", "got '5'; temperature must be"]),
+        ({"top_p": 2, "temperature": -1, "seed": "x"}, ["seed", "temperature", "top_p"]),
+        ({"batch_size": 0, "retries": -1}, ["batch_size", "retries"]),
+        ({"max_tokens": "5", "min_tokens": 2000}, ["option max_tokens: Input should be a valid integer, got '5'"]),
+    ],
+)
+def test_all_wrong_values_are_named_at_once(given: dict[str, Any], expected: list[str]) -> None:
+    with pytest.raises(OptionError) as raised:
+        prompt(col("q"), **given)
+    assert all(part in str(raised.value) for part in expected)
+    assert "min_tokens" not in str(raised.value)
+
+
+def test_a_choice_is_named_once() -> None:
+    with pytest.raises(SchemaError, match="'yes' is among the choices more than once"):
+        prompt(col("q"), ["yes", "no", "yes"])

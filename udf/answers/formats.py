@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,9 @@ class Choice:
             raise SchemaError(f"choices are strings, got {wrong[0]!r}: write {str(wrong[0])!r}, or use a JSON Schema.")
         if not self.choices or "" in self.choices:
             raise SchemaError("return_format needs at least one choice, and no choice may be empty.")
+        twice = next((one for one, number in Counter(self.choices).items() if number > 1), None)
+        if twice is not None:
+            raise SchemaError(f"{twice!r} is among the choices more than once: leave it out once.")
 
 
 @dataclass(frozen=True)

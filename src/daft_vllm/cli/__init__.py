@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Annotated
 
 import typer
@@ -16,9 +17,14 @@ from daft_vllm.cli.plan import plan
 from daft_vllm.cli.run import run
 from daft_vllm.cli.tune import tune
 
+_WIDE = 125
+"""Columns of a terminal in which tables of help have room for the names of options. In a narrower one help is plain."""
+
+
 app = typer.Typer(
     help="Answer every row of a table with a language model that runs here.",
     no_args_is_help=True,
+    rich_markup_mode="rich" if shutil.get_terminal_size().columns >= _WIDE else None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from daft_vllm.cli.flags import as_flags
 from daft_vllm.cli.names import complete_card, complete_model
 from daft_vllm.cli.options import options_of
 from daft_vllm.cli.terminal import GPU, GPU_MEMORY, fail, quiet, return_format
@@ -82,7 +83,7 @@ def check(
             if one.status == "skipped":
                 skipped.setdefault(one.seen, []).append(one.name)
             else:
-                shown.add_row(f"[{colours[one.status]}]{one.status}[/]", one.name, Text(one.seen))
+                shown.add_row(f"[{colours[one.status]}]{one.status}[/]", one.name, Text(as_flags(one.seen)))
         for why, names in skipped.items():
             shown.add_row("[dim]skipped[/]", ", ".join(names), Text(why))
         Console().print(shown)

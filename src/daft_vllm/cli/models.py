@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from daft_vllm.cli.config import thinking_words
 from daft_vllm.cli.terminal import GPU, GPU_MEMORY, fail, quiet
@@ -84,7 +84,7 @@ def print_models(lines: list[ModelEntry], card: Card | None, console: Console) -
     """Print a table, with fewer columns in a narrow terminal."""
     wide = console.width >= _WIDE
     more = ("on the hub", "thinks", "tools", "licence") if wide else ()
-    table = Table("name", "parameters", "context", "takes", *more)
+    table = Table(Column("name", no_wrap=True), "parameters", "context", "takes", *more)
     if card is not None:
         table.add_column(f"fits {card.name}")
         table.caption = card.note

@@ -40,13 +40,14 @@ ELSEWHERE = {
     "sampling": "an option for each",
 }
 """Options of ``prompt()`` that a command has in another way, or not at all."""
+_INT32 = 2**31 - 1
 _ALSO = {"system_message": "--system", "max_concurrency": "--engines"}
 """Second names."""
 _COMPLETION = {"model": complete_model, "goal": complete_goal}
 
 
 class PromptCommand(TyperCommand):
-    """A command that knows what its options are called elsewhere."""
+    """A command that knows what its options are called elsewhere, and suggests the nearest option for any other."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Read the arguments. An unknown option is told with what to write."""
@@ -56,7 +57,8 @@ class PromptCommand(TyperCommand):
             name = getattr(e, "option_name", None)
             if type(e).__name__ != "NoSuchOption" or not name:
                 raise
-            advice = _instead(name.lstrip("-").replace("-", "_"))
+            near = getattr(e, "possibilities", None)
+            advice = _instead(name.lstrip("-").replace("-", "_")) or (f"Did you mean {near[0]}?" if near else "")
             if advice:
                 e.message, e.possibilities = f"No such option: {name}. {advice}", None  # type: ignore[attr-defined]
             raise
@@ -164,7 +166,8 @@ def _limits(annotation: Any) -> dict[str, Any]:
             limits["min"] = one.ge
         elif isinstance(one, annotated_types.Le):
             limits["max"] = one.le
-    return limits
+    # The help shows limits. Those of the integers of 32 and 64 bits help nobody; they are checked with the options.
+    return {name: limit for name, limit in limits.items() if abs(limit) < _INT32}
 
 
 def _metadata(annotation: Any) -> list[Any]:

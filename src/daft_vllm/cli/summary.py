@@ -17,8 +17,9 @@ def summary_table(
     counts: PromptCounts | None = None,
     skip_blank: bool = False,
     dollars_per_hour: float = 0.0,
+    engines: int = 1,
 ) -> Table:
-    """Return the table.
+    """Return the table. Counts of 0 are left out.
 
     Args:
         summary: what the job did.
@@ -26,28 +27,41 @@ def summary_table(
         counts: how many prompts were null and blank.
         skip_blank: whether blank prompts were skipped.
         dollars_per_hour: the price of all engines together. 0: no cost is shown.
+        engines: how many engines there were.
     """
     table = Table(title=title, show_header=False)
     table.add_row("rows", str(summary.rows))
     table.add_row("rows that failed", str(summary.failed))
+
+    def count(name: str, number: int) -> None:
+        if number:
+            table.add_row(name, str(number))
+
     if counts is not None:
-        table.add_row("rows with a null prompt, not asked", str(counts.null))
-        table.add_row(f"rows with a blank text{', not asked' if skip_blank else ''}", str(counts.blank))
+        count("rows with a null prompt, not asked", counts.null)
+        count(f"rows with a blank text, {'not ' if skip_blank else ''}asked", counts.blank)
     table.add_row("seconds, load included", f"{summary.seconds:.1f}")
     if dollars_per_hour:
-        cost = dollars_per_hour * summary.seconds / 3600
-        table.add_row("cost", f"${cost:.4f}, ${1000 * cost / max(1, summary.rows):.4f} per 1,000 rows")
+        for name, seconds in (
+            ("cost, load included", summary.seconds),
+            ("cost without the load", summary.busy_seconds / engines),
+        ):
+            cost = dollars_per_hour * seconds / 3600
+            table.add_row(name, f"${cost:.4f}, ${1000 * cost / max(1, summary.rows):.4f} per 1,000 rows")
     table.add_row("prompt tokens", f"{summary.prompt_tokens}")
-    table.add_row("of them from the prefix cache", f"{share(summary.cached_tokens, summary.prompt_tokens):.0%}")
+    if summary.cached_tokens:
+        table.add_row("of them from the prefix cache", f"{share(summary.cached_tokens, summary.prompt_tokens):.0%}")
     table.add_row("prompt tokens computed", f"{summary.computed_tokens}; at best {summary.optimal_tokens}")
     table.add_row("completion tokens", f"{summary.completion_tokens}")
-    table.add_row("rows asked again", f"{summary.retried}")
-    table.add_row("rows with the answer of an equal row", f"{summary.duplicates}")
+    count("rows asked again", summary.retried)
+    count("rows with the answer of an equal row", summary.duplicates)
     table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
-    table.add_row("sequences put back because the KV cache was full", f"{summary.preemptions}")
-    table.add_row("times that vLLM died and was started again", f"{summary.restarts}")
+    count("sequences put back because the KV cache was full", summary.preemptions)
+    count("times that vLLM died and was started again", summary.restarts)
     table.add_row("seconds with rows in vLLM", f"{summary.busy_seconds:.1f}")
-    table.add_row("a row's wait for vLLM, on average", f"{summary.queue_seconds / max(1, summary.rows):.1f} s")
+    wait = summary.queue_seconds / max(1, summary.rows)
+    if wait >= 0.05:
+        table.add_row("a row's wait for vLLM, on average", f"{wait:.1f} s")
     for column, notes in summary.notes.items():
         table.add_row(f"the column {column}", "; ".join(notes))
     return table

@@ -104,5 +104,8 @@ def own_cause(error: BaseException) -> BaseException | None:
 
 def fail(message: str) -> None:
     """Print an error message, and end with exit status 1."""
+    from daft_vllm.cli.flags import as_flags
+
+    message = as_flags(message)
     console.print(f"error: {message}", style="red", highlight=False, markup=False)
     raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,30 @@ def run_with_progress(
     few_tokens = "max_tokens" in options.row_sampling or options.common_sampling.max_tokens <= SHORT_JOB[1]
     if options.goal is None and total <= SHORT_JOB[0] and few_tokens:
         options = replace(options, goal="short-job")
-    console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
-    with ProgressDisplay(str(options.model), total, console=console, plain=True) as watch:
-        summary = run_job(df, messages, output, options=options, column=column, error_column=error_column, watch=watch)
+    display = ProgressDisplay(str(options.model), total, console=console, plain=True)
+    with contextlib.ExitStack() as stack:
+
+        def begin() -> None:
+            console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
+            stack.enter_context(display)
+
+        summary = run_job(
+            df,
+            messages,
+            output,
+            options=options,
+            column=column,
+            error_column=error_column,
+            watch=display,
+            begin=begin,
+        )
     price = dollars_per_hour * _gpus(options) * options.max_concurrency
     skips = options.skip_blank
-    console.print(summary_table(summary, output.place, counts=counts, skip_blank=skips, dollars_per_hour=price))
+    engines = options.max_concurrency
+    table = summary_table(
+        summary, output.place, counts=counts, skip_blank=skips, dollars_per_hour=price, engines=engines
+    )
+    console.print(table)
     return summary.failed
 
 

@@ -139,7 +139,7 @@ def output_of(place: str, *, overwrite: bool = False) -> Output:
             "files."
         )
     if path.exists() and not overwrite:
-        raise OptionError(f"{place} exists already: choose another name, or pass --overwrite (overwrite=True).")
+        raise OptionError(f"{place} exists already: choose another name, or pass --overwrite.")
     part = _part_of(path)
     with _writable(place):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,9 +152,7 @@ def _check_folder(path: Path, place: str, overwrite: bool) -> None:
     with _writable(place):
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()) and not overwrite:
-            raise OptionError(
-                f"the folder {place} has files already: choose another one, or pass --overwrite (overwrite=True)."
-            )
+            raise OptionError(f"the folder {place} has files already: choose another one, or pass --overwrite.")
         probe = path / ".daft-vllm.part"
         probe.open("wb").close()
         probe.unlink()
@@ -168,7 +166,7 @@ def _check_url(place: str, overwrite: bool) -> None:
     except Exception as e:
         raise OptionError(f"{place} can't be reached: {first_line(e)}") from None
     if there and not overwrite:
-        raise OptionError(f"{place} has files already: choose another one, or pass --overwrite (overwrite=True).")
+        raise OptionError(f"{place} has files already: choose another one, or pass --overwrite.")
 
 
 @contextlib.contextmanager
