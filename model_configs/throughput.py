@@ -1,4 +1,4 @@
-"""Estimates how fast a model can be on a card, at most, from what the card can compute and read. Measures nothing."""
+"""Estimates how fast a model is on a card, from what the card can compute and read. Measures nothing."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -65,7 +67,9 @@ def parts_of(messages: Messages) -> list[Part]:
     """
     if isinstance(messages, (daft.Expression, Part)):
         messages = [messages]
-    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+    if isinstance(messages, str):
+        raise OptionError(f"prompt() takes a column, not a text. {_column_for(messages)}")
+    if not isinstance(messages, Sequence) or not messages:
         got = "an empty list" if isinstance(messages, list) else type(messages).__name__
         raise OptionError(f"messages is a column, such as col('question'), or a list of columns, got {got}.")
     return [part if isinstance(part, Part) else Part("auto", _column(part, "a part")) for part in messages]
@@ -112,6 +116,20 @@ def examples_of(examples: Sequence[tuple[str, Any]], write: Callable[[Any], str]
 
 def _column(column: daft.Expression, what: str) -> daft.Expression:
     if not isinstance(column, daft.Expression):
-        hint = f" Write lit({column!r}) for text, col({column!r}) for a column." if isinstance(column, str) else ""
+        hint = f" {_column_for(column)}" if isinstance(column, str) else ""
         raise OptionError(f"{what} of the prompt is a column, got {type(column).__name__}.{hint}")
     return column
+
+
+def _column_for(text: str) -> str:
+    """Return what to write in the place of a text: a template's columns filled in, or else a text or a column."""
+    try:
+        found = list(string.Formatter().parse(text))
+    except ValueError:  # single braces
+        found = []
+    fields = [name for _, name, _, _ in found if name is not None]
+    plain = "".join(part + ("{}" if name is not None else "") for part, name, _, _ in found)
+    if fields and all(re.fullmatch(r"\w+", name) for name in fields) and plain.count("{") == len(fields):
+        columns = ", ".join(f"col({name!r})" for name in fields)
+        return f"For a template: daft.functions.format({plain!r}, {columns})."
+    return f"Write lit({text!r}) for text, col({text!r}) for a column."

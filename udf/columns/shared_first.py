@@ -56,8 +56,8 @@ class SharedFirst:
     def __str__(self) -> str:
         rows = max(1, self.sample_rows)
         return (
-            f"of {self.characters / rows:.0f} prompt characters per row, {self.computed_after / rows:.0f} are computed "
-            f"in place of {self.computed_before / rows:.0f} ({self.saving:.0%} less, in {self.sample_rows} rows "
+            f"of {self.characters / rows:.1f} prompt characters per row, {self.computed_after / rows:.1f} are computed "
+            f"in place of {self.computed_before / rows:.1f} ({self.saving:.0%} less, in {self.sample_rows} rows "
             f"looked at); columns in the order {', '.join(self.columns)}"
         )
 

@@ -20,7 +20,7 @@ from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.sampling import WORDS
 from daft_vllm.model_configs.splitting import split_advice, split_problem, tensor_parallel_size
-from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
+from daft_vllm.model_configs.throughput import BANDWIDTH_SHARE, COMPUTE_SHARE, Throughput, estimate_throughput
 from daft_vllm.udf.options import DEFAULT
 from daft_vllm.udf.preflight.model import Model
 
@@ -187,14 +187,15 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
         return
     prompt, cached, output = what.shape
     console.print(
-        f"at most, by what the card can compute and read: {rate.rows:.1f} rows/s of {prompt} prompt tokens ({cached} "
-        f"of them shared) and {output} output tokens, {rate.sequences} at once",
+        f"by estimate, at {COMPUTE_SHARE:.0%} of what the card can compute and {BANDWIDTH_SHARE:.0%} of what it can "
+        f"read: {rate.rows:.1f} rows/s of {prompt} prompt tokens ({cached} of them shared) and {output} output tokens, "
+        f"{rate.sequences} at once",
         highlight=False,
     )
     if what.rows:
         hours = rate.hours(what.rows)
         cost = f", ${hours * what.dollars_per_hour * what.plan.gpus:.2f}" if what.dollars_per_hour else ""
-        console.print(f"{what.rows} rows: {hours:.2f} hours on one engine{cost}", highlight=False)
+        console.print(f"{what.rows} rows: {hours:.2f} hours on one engine{cost}, without the load", highlight=False)
 
 
 def config(

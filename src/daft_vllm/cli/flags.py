@@ -9,6 +9,21 @@ import re
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.udf.options import OPTION_NAMES
 
+ELSEWHERE = {
+    "return_format": "--schema and --choices",
+    "tools": "only in Python, because functions are Python's",
+    "tool_choice": "only with tools",
+    "tool_parser": "only with tools",
+    "parallel_tool_calls": "only with tools",
+    "turns": "only in Python, because they are columns",
+    "files": "--files",
+    "use_process": "--keep-order",
+    "on_error": "--on-error",
+    "details": "--error-column",
+    "progress_folder": "the command's own",
+    "sampling": "an option for each",
+}
+"""Options of ``prompt()`` that a command has in another way, or not at all."""
 _VALUE = r"""\{[^{}]*\}|"[^"]*"|'[^']*'|-?\w+(?:\.\w+)*(?![\w(])|(?=[\s,.;:)]|$)"""
 
 
@@ -19,8 +34,6 @@ def as_flags(text: str) -> str:
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    from daft_vllm.cli.options import ELSEWHERE
-
     names = [name for name in (*OPTION_NAMES, *SamplingOptions.model_fields) if name not in ELSEWHERE]
     return re.compile(rf"(?<![\w-])({'|'.join(sorted(names, key=len, reverse=True))})=({_VALUE})")
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
+from daft_vllm.cli.flags import ELSEWHERE
 from daft_vllm.cli.names import complete_goal, complete_model
 from daft_vllm.cli.terminal import engine_args_of
 from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
@@ -25,21 +26,6 @@ from daft_vllm.errors import OptionError
 from daft_vllm.udf.options import OPTION_NAMES, PromptOptions, option_default, option_help, option_type
 from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
-ELSEWHERE = {
-    "return_format": "--schema and --choices",
-    "tools": "only in Python, because functions are Python's",
-    "tool_choice": "only with tools",
-    "tool_parser": "only with tools",
-    "parallel_tool_calls": "only with tools",
-    "turns": "only in Python, because they are columns",
-    "files": "--files",
-    "use_process": "--keep-order",
-    "on_error": "--on-error",
-    "details": "--error-column",
-    "progress_folder": "the command's own",
-    "sampling": "an option for each",
-}
-"""Options of ``prompt()`` that a command has in another way, or not at all."""
 _INT32 = 2**31 - 1
 _ALSO = {"system_message": "--system", "max_concurrency": "--engines"}
 """Second names."""
