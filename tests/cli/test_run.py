@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from benchmarks import shrunken
 from daft_vllm import SamplingOptions
 from daft_vllm.cli import app
-from daft_vllm.cli.flags import ELSEWHERE
 from daft_vllm.cli.names import complete_card, complete_goal, complete_model
 from daft_vllm.cli.options import options_of, with_prompt_options
+from daft_vllm.cli.terminal import ELSEWHERE
 from daft_vllm.errors import OptionError
 from daft_vllm.job import count_prompts, prompt_of
 from daft_vllm.tables.reading import read_input, read_table

@@ -14,8 +14,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from daft_vllm.cli import app
-from daft_vllm.cli.flags import as_flags
 from daft_vllm.cli.summary import summary_table
+from daft_vllm.cli.terminal import as_flags
 from daft_vllm.job import PromptCounts, Summary
 from daft_vllm.model_configs import known_models
 

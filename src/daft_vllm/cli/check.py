@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from daft_vllm.cli.flags import as_flags
 from daft_vllm.cli.names import complete_card, complete_model
 from daft_vllm.cli.options import options_of
-from daft_vllm.cli.terminal import GPU, GPU_MEMORY, fail, quiet, return_format
+from daft_vllm.cli.terminal import GPU, GPU_MEMORY, as_flags, fail, quiet, return_format
 
 
 def check(

@@ -17,9 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from daft_vllm.cli.flags import ELSEWHERE
 from daft_vllm.cli.names import complete_goal, complete_model
-from daft_vllm.cli.terminal import engine_args_of
+from daft_vllm.cli.terminal import ELSEWHERE, engine_args_of
 from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
 from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.errors import OptionError

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,13 +14,30 @@ from typing import Any, TextIO
 import typer
 from rich.console import Console
 
-from daft_vllm.udf.options import option_help
+from daft_vllm.engine.requests.sampling import SamplingOptions
+from daft_vllm.udf.options import OPTION_NAMES, option_help
 from daft_vllm.udf.progress.repeats import RepeatsFilter
 
 console = Console(stderr=True)
 
 GPU = "Card to plan for, as people or the driver call it: L4, A100-80, RTX 4090, NVIDIA H100 NVL."
 GPU_MEMORY = "Memory of the card in GB: for a card that isn't known, or a part of one."
+ELSEWHERE = {
+    "return_format": "--schema and --choices",
+    "tools": "only in Python, because functions are Python's",
+    "tool_choice": "only with tools",
+    "tool_parser": "only with tools",
+    "parallel_tool_calls": "only with tools",
+    "turns": "only in Python, because they are columns",
+    "files": "--files",
+    "use_process": "--keep-order",
+    "on_error": "--on-error",
+    "details": "--error-column",
+    "progress_folder": "the command's own",
+    "sampling": "an option for each",
+}
+"""Options of ``prompt()`` that a command has in another way, or not at all."""
+_VALUE = r"""\{[^{}]*\}|"[^"]*"|'[^']*'|-?\w+(?:\.\w+)*(?![\w(])|(?=[\s,.;:)]|$)"""
 
 
 def option(name: str, more: str = "", **limits: Any) -> Any:
@@ -104,8 +123,31 @@ def own_cause(error: BaseException) -> BaseException | None:
 
 def fail(message: str) -> None:
     """Print an error message, and end with exit status 1."""
-    from daft_vllm.cli.flags import as_flags
-
     message = as_flags(message)
     console.print(f"error: {message}", style="red", highlight=False, markup=False)
     raise typer.Exit(1)
+
+
+def as_flags(text: str) -> str:
+    """Return a message in which options of ``prompt()`` are those of the command: ``gpus=2`` is ``--gpus 2``."""
+    return _pattern().sub(lambda found: _flag(found[1], found[2]), text)
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    names = [name for name in (*OPTION_NAMES, *SamplingOptions.model_fields) if name not in ELSEWHERE]
+    return re.compile(rf"(?<![\w-])({'|'.join(sorted(names, key=len, reverse=True))})=({_VALUE})")
+
+
+def _flag(name: str, value: str) -> str:
+    words = name.replace("_", "-")
+    if value in ("True", "False"):
+        return f"--{words}" if value == "True" else f"--no-{words}"
+    if value.startswith("{"):
+        text = value.replace("'", '"')
+        try:
+            json.loads(text)
+        except ValueError:  # it has dots in the place of something
+            return f"{name}={value}"
+        value = f"'{text}'"
+    return f"--{words} {value}".rstrip()
