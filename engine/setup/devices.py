@@ -10,10 +10,11 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.errors import DeviceError
+from daft_vllm.folders import own_folder
 
 logger = logging.getLogger("daft_vllm")
 MASK = "CUDA_VISIBLE_DEVICES"
@@ -105,24 +106,35 @@ class GpuClaim:
     Args:
         gpus: how many; a share below 1 takes one of ``floor(1 / gpus)`` places on a GPU.
         ids: the GPUs to choose from.
-        folder: where the lock files are. Processes that share GPUs have to use the same folder.
+        folder: where the lock files are. Processes that share GPUs have to use the same folder. Default:
+            ``daft-vllm-gpus-UID`` in the temporary folder. Only its user can use it, and links are not followed.
 
     Raises:
-        DeviceError: too few are free.
+        DeviceError: too few are free, or somebody else has made the folder.
     """
 
     def __init__(self, gpus: float, ids: list[str], folder: Path | None = None) -> None:
-        folder = folder or Path(tempfile.gettempdir()) / f"daft-vllm-gpus-{os.getuid()}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = folder or Path(tempfile.gettempdir()) / f"daft-vllm-gpus-{os.geteuid()}"
         places = int(1 / gpus) if gpus < 1 else 1
         wanted = 1 if gpus < 1 else int(gpus)
         self.ids: list[str] = []
-        self._files: list[IO[bytes]] = []
-        for gpu in ids:
-            for place in range(places):
-                if len(self.ids) < wanted and self._lock(folder / f"{gpu}.{place}".replace("/", "_")):
-                    self.ids.append(gpu)
-                    break
+        self._files: list[int] = []
+        try:
+            opened = own_folder(folder)
+            try:
+                for gpu in ids:
+                    for place in range(places):
+                        if len(self.ids) < wanted and self._lock(f"{gpu}.{place}".replace("/", "_"), opened):
+                            self.ids.append(gpu)
+                            break
+            finally:
+                os.close(opened)
+        except OSError as e:
+            self.release()
+            raise DeviceError(
+                f"the folder {folder}, in which processes lock GPUs, can't be used ({e.strerror}: {e.filename}): "
+                "remove it, or set TMPDIR to a folder of your own, the same for all processes."
+            ) from e
         if len(self.ids) < wanted:
             free = len(self.ids)
             self.release()
@@ -137,13 +149,17 @@ class GpuClaim:
                 "query are two engines: collect() in between)."
             )
 
-    def _lock(self, path: Path) -> bool:
-        file = path.open("wb")
+    def _lock(self, name: str, folder: int) -> bool:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(name, flags, 0o600, dir_fd=folder)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
+        except BlockingIOError:
+            os.close(file)
             return False
+        except BaseException:
+            os.close(file)
+            raise
         self._files.append(file)
         return True
 
@@ -154,6 +170,6 @@ class GpuClaim:
     def release(self) -> None:
         """Give the GPUs back."""
         for file in self._files:
-            file.close()
+            os.close(file)
         self._files.clear()
         self.ids.clear()

@@ -16,6 +16,7 @@ from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.guardian import OWNER_PID
 from daft_vllm.engine.setup.log import log_on_screen
 from daft_vllm.engine.setup.mistral import hf_tokenizer_args
+from daft_vllm.folders import passing_folder
 
 _GIB = 1024**3
 
@@ -52,6 +53,10 @@ CPU_CORE = {
     ),
 }
 """Variables that a process reads when it starts: for vLLM's core on a CPU, not for the process that starts it."""
+
+SOCKETS = "VLLM_RPC_BASE_PATH"
+"""vLLM's variable for the folder of its sockets. By default it is the temporary folder, where the rights of a socket
+depend on the umask: under 002, which many systems have, others of the group could connect, and send pickles."""
 
 CPU_KERNELS = "daft_vllm_cpu"
 """Name of the implementations in ``engine/patches/kernels.py``."""
@@ -100,6 +105,8 @@ def prepare_environment(*, cpu: bool) -> None:
     """Set the variables for vLLM that are missing. Call it before the first import of vLLM in this process."""
     for name, value in {**COMMON, **(CPU if cpu else {})}.items():
         os.environ.setdefault(name, value)
+    if os.environ.get(SOCKETS) in (None, *_socket_folders):
+        os.environ[SOCKETS] = _socket_folder()
     if log_on_screen():  # a log file gets vLLM's own level, which is INFO
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if len(os.fsencode(tempfile.gettempdir())) > MAX_SOCKET_FOLDER:
@@ -108,6 +115,16 @@ def prepare_environment(*, cpu: bool) -> None:
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and "daft_vllm" not in plugins.split(","):
         os.environ["VLLM_PLUGINS"] = f"{plugins},daft_vllm"
+
+
+_socket_folders: list[str] = []
+
+
+def _socket_folder() -> str:
+    """Return this process's folder for vLLM's sockets: a new one, if the last was removed meanwhile."""
+    if not _socket_folders or not os.path.isdir(_socket_folders[-1]):
+        _socket_folders.append(passing_folder("daft-vllm-sockets-"))
+    return _socket_folders[-1]
 
 
 def default_engine_args(*, cpu: bool) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import io
 import logging
@@ -68,13 +69,13 @@ class LogFile:
     def __init__(self) -> None:
         try:
             _remove_old_logs()
-            fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".log")
+            self.fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".log")
         except OSError as e:
             raise EngineStartError(
                 f"the log can't be written to a folder for temporary files ({e}): set TMPDIR to one that is writable."
             ) from None
-        os.close(fd)
-        self.fd = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_APPEND)
         self.path = Path(name)
         self._kept = False
         self._owner = os.getpid()
@@ -293,8 +294,8 @@ def _remove_old_logs() -> None:
     ended = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.log"):
         with contextlib.suppress(OSError, ValueError):
-            if path.stat().st_uid == os.getuid() and not psutil.pid_exists(int(path.name.split("-")[2])):
-                ended.append((path.stat().st_mtime, path))
+            if path.lstat().st_uid == os.geteuid() and not psutil.pid_exists(int(path.name.split("-")[2])):
+                ended.append((path.lstat().st_mtime, path))
     for _, path in sorted(ended)[:-KEPT_FILES]:
         with contextlib.suppress(OSError):
             path.unlink()

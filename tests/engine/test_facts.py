@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -53,6 +54,34 @@ def test_user_environment_wins() -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True, timeout=60)
     assert done.stdout.split() == ["INFO", "other,daft_vllm", "0"]
+
+
+def test_vllms_sockets_are_in_a_folder_of_this_user(tmp_path: Path) -> None:
+    code = (
+        "import os, stat; os.umask(0)\n"
+        "from daft_vllm.engine.setup.environment import prepare_environment as p; p(cpu=True)\n"
+        "folder = os.environ['VLLM_RPC_BASE_PATH']; open(folder + '/socket', 'w').close(); p(cpu=True)\n"
+        "print(folder, os.environ['VLLM_RPC_BASE_PATH'], oct(stat.S_IMODE(os.stat(folder).st_mode)))\n"
+        "import shutil; shutil.rmtree(folder) if folder != os.environ['TMPDIR'] else None; p(cpu=True)\n"
+        "assert os.path.isdir(os.environ['VLLM_RPC_BASE_PATH']), 'one that was cleaned away is made anew'"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")} | {"TMPDIR": str(tmp_path)}
+    for given in ({}, {"VLLM_RPC_BASE_PATH": str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**env, **given}, check=True, timeout=120
+        )
+        used, variable, mode = done.stdout.split()
+        assert used == variable
+        if given:
+            assert used == str(tmp_path)
+        else:
+            assert Path(used).parent == tmp_path
+            assert mode == "0o700"
+            assert list(tmp_path.glob("daft-vllm-sockets-*")) == []
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None
+    source = Path(str(spec.origin)).with_name("utils") / "network_utils.py"
+    assert "base_rpc_path = envs.VLLM_RPC_BASE_PATH" in source.read_text(encoding="utf-8")
 
 
 def test_the_core_has_huge_pages_and_the_driver_no_settings_of_it(engine: OfflineEngine) -> None:

@@ -48,6 +48,14 @@ def test_the_faster_settings_are_found_and_proved(tmp_path: Path) -> None:
     assert "1.80 times the default's 10.00" in str(tuned)
 
 
+def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "log").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic link"):
+        FakeTuner({}, tmp_path / "log").run(minutes=1)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_nothing_faster_is_said(tmp_path: Path) -> None:
     tuned = FakeTuner({"max_num_seqs=64": 1.02, "block_size=64": 0.5}, tmp_path / "log").run(minutes=1)
     assert tuned.settings == {}

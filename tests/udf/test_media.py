@@ -24,7 +24,7 @@ from daft_vllm.errors import ModelError, OptionError
 from daft_vllm.udf.worker.engines import shared_engine
 from tests.conftest import TINY_ARGS
 from tests.helpers import code_of
-from tests.hostile import hostile_values
+from tests.hostile.texts import hostile_values
 
 pytestmark = pytest.mark.other_engine
 ARGS = {**TINY_ARGS, "max_model_len": 1024}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -14,10 +15,13 @@ from daft.io import IOConfig
 
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.columns import http
+from daft_vllm.udf.columns.local import read_local
+from daft_vllm.udf.columns.network.http import fetch
+from daft_vllm.udf.columns.places import brief, shown
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
-_STORES = frozenset(("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf"))
+_HTTP = ("http", "https")
+_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf"))
 """Schemes that Daft reads from the network. Daft knows more schemes, some of them for files of this machine."""
 
 
@@ -28,16 +32,20 @@ class FileAccess:
     A table of prompts is untrusted input: a path in it could lead to a private key, and a URL to a service that only
     this machine can reach. So local files and private networks are read only if they are allowed here.
 
-    A file on a public HTTP server is fetched from exactly the address that was checked; this holds for redirects too.
-    Local files are opened directly. Daft reads all else: object stores, and HTTP if private networks are allowed or the
-    environment names a proxy. The proxy then has to guard the network.
+    A file on an HTTP server is fetched from exactly the address that was checked; this holds for redirects too. If the
+    environment names a proxy (``https_proxy``, ``no_proxy``), that one has to guard the network. Daft reads object
+    stores.
 
     Args:
-        folders: local folders. Files below them may be read, after symbolic links are resolved.
-        private_network: whether HTTP URLs may lead to addresses that are not public (``10.0.0.1``, ``localhost``).
-        io_config: Daft's settings, for example the credentials of object stores.
+        folders: local folders. Regular files below them may be read, after symbolic links are resolved. Hard links
+            can't be told from files: keep folders in which others can make links out of this list.
+        private_network: whether HTTP URLs may lead to addresses that are not public (``10.0.0.1``, ``localhost``, the
+            metadata services of clouds).
+        io_config: Daft's settings for object stores, for example their credentials. HTTP servers get none of them.
         max_bytes: the size of the largest file. Default 64 MiB.
         max_pages: the most pages of a PDF. Default 32.
+        max_seconds: how long one file on an HTTP server may take, with all redirects and attempts. A server that asks
+            to wait longer (``Retry-After``) isn't asked again. Default 60.
     """
 
     folders: Sequence[str] = ()
@@ -45,6 +53,7 @@ class FileAccess:
     io_config: IOConfig | None = None
     max_bytes: int = 64 << 20
     max_pages: int = 32
+    max_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         folders = [self.folders] if isinstance(self.folders, (str, os.PathLike)) else list(self.folders)
@@ -54,6 +63,9 @@ class FileAccess:
         object.__setattr__(self, "folders", tuple(os.path.realpath(folder) for folder in folders))
         if self.max_bytes < 1 or self.max_pages < 1:
             raise OptionError(f"max_bytes and max_pages are at least 1, got {self.max_bytes} and {self.max_pages}.")
+        seconds = self.max_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+            raise OptionError(f"max_seconds is a number of seconds above 0, got {seconds!r}.")
 
     def read(self, file: daft.File | str) -> bytes:
         """Return a file's content.
@@ -62,7 +74,8 @@ class FileAccess:
             file: a file, a path, a URL that Daft reads, or a ``data:`` URL.
 
         Raises:
-            MediaError: the file may not be read, doesn't exist, is too large, or is a broken ``data:`` URL.
+            MediaError: the file may not be read, doesn't exist, is too large, takes too long, or is a broken ``data:``
+                URL.
         """
         url = file if isinstance(file, str) else file.path
         try:
@@ -70,9 +83,7 @@ class FileAccess:
         except MediaError:
             raise
         except Exception as e:
-            raise MediaError(
-                "unavailable_media", f"{url[:300]!r} can't be read: {type(e).__name__}: {_brief(e)}"
-            ) from e
+            raise MediaError("unavailable_media", f"{shown(url)} can't be read: {brief(e)}") from e
         if len(data) > self.max_bytes:
             raise self._too_large(url)
         return data
@@ -83,29 +94,19 @@ class FileAccess:
         return hashlib.blake2b(repr((place, self)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _too_large(self, url: str) -> MediaError:
-        message = f"{url[:300]!r} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"
+        message = f"{shown(url)} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"
         return MediaError("unavailable_media", message)
 
     def _read(self, url: str, file: daft.File | str) -> bytes:
         scheme = found[1].lower() if (found := _SCHEME.match(url)) else ""
         start, most = _range_of(file, self.max_bytes + 1)
         if scheme in ("", "file"):
-            path = os.path.realpath(_path_of(url, scheme))
-            if not any(os.path.commonpath((folder, path)) == folder for folder in self.folders):
-                raise MediaError(
-                    "unavailable_media",
-                    f"{url!r} is a local file, and below no folder that may be read. Allow its folder: "
-                    "prompt(..., files=FileAccess(folders=[...]))",
-                )
-            with open(path, "rb") as local:  # the path that was checked
-                local.seek(start)
-                return local.read(most)
-        if scheme in ("http", "https") and not self.private_network and not http.has_proxy(url):
-            return http.fetch_public(url, most, start)
+            return read_local(_path_of(url, scheme), self.folders, most, start)
+        if scheme in _HTTP:
+            return fetch(url, most, start, seconds=self.max_seconds, private_network=self.private_network)
         if scheme not in _STORES:
-            raise MediaError(
-                "unavailable_media", f"{url[:300]!r}: the scheme {scheme} is none of {', '.join(sorted(_STORES))}"
-            )
+            known = ", ".join(sorted((*_HTTP, *_STORES)))
+            raise MediaError("unavailable_media", f"{shown(url)}: the scheme {scheme[:40]} is none of {known}")
         opened = daft.File(url, self.io_config) if isinstance(file, str) else file
         if opened.position is None and opened.size() > self.max_bytes:
             raise self._too_large(url)
@@ -116,10 +117,10 @@ class FileAccess:
 
 def _path_of(url: str, scheme: str) -> str:
     if scheme and not url[len(scheme) :].startswith(":///"):
-        raise MediaError("unavailable_media", f"{url[:300]!r} is no file: URL of this machine: write file:///path")
+        raise MediaError("unavailable_media", f"{shown(url)} is no file: URL of this machine: write file:///path")
     path = url[len(scheme) + 3 :] if scheme else url
     if path.startswith("~"):
-        raise MediaError("unavailable_media", f"{url[:300]!r} is relative to a home folder: write the full path")
+        raise MediaError("unavailable_media", f"{shown(url)} is relative to a home folder: write the full path")
     return path
 
 
@@ -139,7 +140,3 @@ def _from_data_url(url: str) -> bytes:
         return base64.b64decode(data, validate=True)
     except ValueError as e:
         raise MediaError("invalid_media", f"the data: URL isn't base64: {e}") from e
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -70,7 +70,7 @@ def _on_terminal() -> bool:
 
 def new_folder() -> str:
     """Return the name of a new folder for an expression's counters. It is there while a query runs."""
-    name = f"daft-vllm-progress-{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+    name = f"daft-vllm-progress-{os.getpid()}-{next(_numbers)}-{os.urandom(16).hex()}"
     return str(Path(tempfile.gettempdir()) / name)
 
 
@@ -99,7 +99,7 @@ class _Query:
         self._folders = [one.folder for one in shown]
         self._stack = contextlib.ExitStack()
         for folder in self._folders:
-            Path(folder).mkdir(parents=True, exist_ok=True)
+            Path(folder).mkdir(mode=0o700)  # never one that is there: somebody else could have made it
             self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         self.display = ProgressDisplay(" and ".join({one.model: None for one in shown}), None)
         self._stack.enter_context(self.display)

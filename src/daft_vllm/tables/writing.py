@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +56,8 @@ class Output:
     def write(self, df: DataFrame) -> int:
         """Run the plan of a table and write its rows. Return how many there were.
 
-        A file is written under another name, and gets its own when it is complete.
+        A file is written in a new folder beside it, and gets its place when it is complete. So nothing that others put
+        there under a name that they can guess is written to.
         """
         forms = self._forms(df.schema())
         return self._write_folder(df, forms) if self.is_folder else self._write_file(df, forms)
@@ -83,13 +85,13 @@ class Output:
 
     def _write_file(self, df: DataFrame, forms: list[Form]) -> int:
         target = Path(self.place)
-        part = _part_of(target)
         names = df.schema().column_names()
         said = [self._say(name) for name in names]
         empty = _empty_arrays(df)
         types = [form.convert(array, lambda _: None).type for form, array in zip(forms, empty, strict=True)]
         rows = 0
-        try:
+        with _part_folder(target.parent) as folder:
+            part = folder / target.name
             with _SINKS[self.kind](part, pa.schema(list(zip(names, types, strict=True))), forms) as put:
                 for batch in df.to_arrow_iter():
                     arrays = [
@@ -103,8 +105,6 @@ class Output:
                     )
                     rows += batch.num_rows
             part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
         return rows
 
 
@@ -140,11 +140,10 @@ def output_of(place: str, *, overwrite: bool = False) -> Output:
         )
     if path.exists() and not overwrite:
         raise OptionError(f"{place} exists already: choose another name, or pass --overwrite.")
-    part = _part_of(path)
     with _writable(place):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.open("wb").close()
-        part.unlink()
+        with _part_folder(path.parent):
+            pass
     return Output(str(path), kind, is_folder=False, overwrite=overwrite)
 
 
@@ -153,9 +152,8 @@ def _check_folder(path: Path, place: str, overwrite: bool) -> None:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()) and not overwrite:
             raise OptionError(f"the folder {place} has files already: choose another one, or pass --overwrite.")
-        probe = path / ".daft-vllm.part"
-        probe.open("wb").close()
-        probe.unlink()
+        with _part_folder(path):
+            pass
 
 
 def _check_url(place: str, overwrite: bool) -> None:
@@ -183,8 +181,11 @@ def first_line(error: BaseException) -> str:
     return lines[0].rpartition("DaftError::")[2] if lines else type(error).__name__
 
 
-def _part_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
+@contextlib.contextmanager
+def _part_folder(beside: Path) -> Iterator[Path]:
+    """Make a folder that only this user can use, and remove it at the end."""
+    with tempfile.TemporaryDirectory(prefix=".daft-vllm-", suffix=".part", dir=beside) as folder:
+        yield Path(folder)
 
 
 def _empty_arrays(df: DataFrame) -> list[pa.Array]:

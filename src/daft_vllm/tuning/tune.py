@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from daft_vllm.errors import EngineError, OptionError
+from daft_vllm.folders import open_unlinked
 
 NOISE = 0.03
 """A setting counts as faster if its rate is higher by more than this share. Two runs of one job differ by less."""
@@ -191,7 +192,7 @@ class Tuner:
             trial = self._run_one(settings)
             known.append(trial)
             self.trials.append(trial)
-            with self._log.open("a", encoding="utf-8") as file:
+            with open(self._log, "a", encoding="utf-8", opener=open_unlinked) as file:
                 file.write(json.dumps({"job": _digest(self._key), **asdict(trial)}) + "\n")
             result = trial.error or f"{trial.rows_per_second:.2f} rows/s"
             self._say(f"{', '.join(f'{n}={v}' for n, v in settings.items()) or 'default'}: {result}")
@@ -228,7 +229,8 @@ class Tuner:
             return
         text = self._log.read_text(encoding="utf-8")
         if text and not text.endswith("\n"):  # the previous run was killed while it wrote a line
-            self._log.write_text(f"{text}\n", encoding="utf-8")
+            with open(self._log, "a", encoding="utf-8", opener=open_unlinked) as file:
+                file.write("\n")
         for line in text.splitlines():
             try:
                 entry = json.loads(line)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,73 @@ def test_shares_of_one_gpu(tmp_path: Path) -> None:
     assert [half.ids for half in halves] == [["0"], ["0"]]
     with pytest.raises(DeviceError):
         GpuClaim(0.5, ["0"], tmp_path)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder in which others may write. Returns where the folder of the locks will be."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"daft-vllm-gpus-{os.geteuid()}"
+
+
+def test_the_folder_of_the_locks_is_for_one_user(shared: Path) -> None:
+    before = os.umask(0)
+    try:
+        claim = GpuClaim(1, ["0"])
+        assert stat.S_IMODE(shared.stat().st_mode) == 0o700
+        assert stat.S_IMODE((shared / "0.0").stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    shared.chmod(0o777)  # as an earlier release may have made it
+    with pytest.raises(DeviceError, match="0 of the 1"):
+        GpuClaim(1, ["0"])
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o700
+    claim.release()
+    assert GpuClaim(1, ["0"]).ids == ["0"]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "file", "fifo"])
+def test_a_folder_of_locks_that_is_none(shared: Path, tmp_path: Path, kind: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "0.0").write_text("precious")
+    make = {
+        "link": lambda: shared.symlink_to(elsewhere),
+        "dangling": lambda: shared.symlink_to(tmp_path / "nothing"),
+        "file": shared.touch,
+        "fifo": lambda: os.mkfifo(shared),
+    }
+    make[kind]()
+    with pytest.raises(DeviceError, match=r"can't be used .*: remove it, or set TMPDIR"):
+        GpuClaim(1, ["0"])
+    assert (elsewhere / "0.0").read_text() == "precious"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_folder_of_locks_of_somebody_else(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    GpuClaim(1, ["0"]).release()
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    shared.rename(shared.with_name(f"daft-vllm-gpus-{uid + 1}"))
+    with pytest.raises(DeviceError, match="belongs to another user"):
+        GpuClaim(1, ["0"])
+
+
+def test_a_lock_that_is_a_link_or_has_content(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    shared.mkdir()
+    (shared / "0.0").symlink_to(tmp_path / "precious")
+    with pytest.raises(DeviceError, match="can't be used"):
+        GpuClaim(1, ["0"])
+    (shared / "0.0").unlink()
+    (shared / "0.0").hardlink_to(tmp_path / "precious")
+    claim = GpuClaim(1, ["0"])
+    assert (tmp_path / "precious").read_text() == "precious"
+    claim.release()
+    (shared / "0.0").unlink()
+    os.mkfifo(shared / "0.0")  # doesn't block
+    assert GpuClaim(1, ["0"]).ids == ["0"]
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DeviceError):
+        GpuClaim(2, ["0", "1"])
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import shrunken
 from daft_vllm.engine.text.guard import TokenGuard
-from tests.hostile import hostile_values
+from tests.hostile.texts import hostile_values
 
 FAMILIES = {
     "gemma": shrunken.gemma_tokenizer,

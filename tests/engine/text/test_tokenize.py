@@ -16,7 +16,7 @@ from benchmarks import shrunken
 from daft_vllm.engine.text import tokenize
 from daft_vllm.engine.text.guard import TokenGuard
 from daft_vllm.engine.text.tokenize import Tokenizer
-from tests.hostile import hostile_values
+from tests.hostile.texts import hostile_values
 
 # How the families split texts into words: the patterns in their tokenizer.json.
 _ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"

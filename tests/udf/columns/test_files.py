@@ -15,7 +15,7 @@ import pytest
 from daft_vllm import FileAccess
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
-from daft_vllm.udf.columns import http
+from daft_vllm.udf.columns.network import http
 
 
 def refusal(access: FileAccess, url: str | daft.File) -> str:
@@ -129,7 +129,7 @@ def test_no_private_network(server: str) -> None:
         refusal(FileAccess(folders=["."]), url)
     assert Handler.asked == []
     assert FileAccess(private_network=True).read(f"{server}/there") == b"bytes"
-    assert "can't be read" in refusal(FileAccess(private_network=True), f"{server}/missing")
+    assert "answers 404" in refusal(FileAccess(private_network=True), f"{server}/missing")
 
 
 def test_redirects_and_large_files_of_public_servers(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Fake:
         if "fail" in rows.to_pylist():
             raise ValueError("a row fails")
         assert os.environ["DAFT_PROGRESS_BAR"] == "0", "Daft would draw its own bar"
+        assert stat.S_IMODE(Path(self.folder).stat().st_mode) == 0o700
         counters = {**EngineStats(rows=4, done=2).as_dict()}
         (Path(self.folder) / "1.json").write_text(json.dumps(counters))
         return rows
@@ -100,6 +102,18 @@ def test_a_fault_of_the_display_ends_no_query(screen: io.StringIO, monkeypatch: 
     monkeypatch.setattr(queries, "rows_asked", broken)
     expression, _ = asked("q")
     assert daft.from_pydict({"q": ["a"]}).with_column("a", expression).to_pydict()["a"] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_what_is_there_already_is_not_used(tmp_path: Path, kind: str) -> None:
+    folder = Path(new_folder())
+    {"folder": folder.mkdir, "link": lambda: folder.symlink_to(tmp_path), "file": folder.touch}[kind]()
+    try:
+        with pytest.raises(FileExistsError):
+            queries._Query([queries._Shown("m", str(folder))])
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        folder.rmdir() if kind == "folder" else folder.unlink()
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, True), ("1", True), ("0", False), ("persist", False)])

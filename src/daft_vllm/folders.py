@@ -1,0 +1,54 @@
+"""Folders in places where others may write too, such as the temporary folder of a shared machine."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+
+def own_folder(path: Path) -> int:
+    """Open a folder that only this user can use, and return its file descriptor. It is made if it isn't there.
+
+    For a name that all processes of this user share, and that others can guess. What is there is taken only if it is a
+    folder, no link, and belongs to this user. Rights of others are taken away.
+
+    Raises:
+        OSError: it can't be made, belongs to somebody else, or is a file or a link.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(folder)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            os.fchmod(folder, 0o700)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def open_unlinked(path: str, flags: int) -> int:
+    """Open a file, unless its last part is a link. For ``open(..., opener=open_unlinked)``."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def passing_folder(prefix: str) -> str:
+    """Return the path of a new folder that only this user can use. It is removed when this process ends."""
+    path = tempfile.mkdtemp(prefix=prefix)
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    return path

@@ -1,0 +1,1 @@
+"""Fetches files from HTTP servers that nobody vouches for."""
