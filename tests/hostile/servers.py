@@ -26,18 +26,22 @@ class HostileServer:
 
     Args:
         certificate: a file with a key and a certificate, for HTTPS.
+        tunnels: speak TLS only after ``CONNECT``, as a proxy that leads to itself.
 
     Attributes:
         port: its port.
         asked: the targets that were asked for, as the client wrote them.
         heads: the heads of all requests.
+        raw: what the path ``raw`` answers.
     """
 
-    def __init__(self, certificate: Path | None = None) -> None:
+    def __init__(self, certificate: Path | None = None, *, tunnels: bool = False) -> None:
+        self._tunnels = tunnels
         self._tls: ssl.SSLContext | None = None
         if certificate is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(certificate)
+        self.raw = b""
         self.asked: list[str] = []
         self.heads: list[str] = []
         self._closed = threading.Event()
@@ -60,8 +64,9 @@ class HostileServer:
                 connection, _ = self._listening.accept()
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), self._secured(connection) as connection:
+    def _answer(self, connection: socket.socket, *, inside: bool = False) -> None:
+        secure = self._tls is not None and (inside or not self._tunnels)
+        with contextlib.suppress(OSError), self._secured(connection) if secure else connection as connection:
             head = b""
             while b"\r\n\r\n" not in head:
                 if not (part := connection.recv(65536)):
@@ -70,14 +75,20 @@ class HostileServer:
             method, target, _ = head.decode("latin-1").split(" ", 2)
             self.asked.append(target)
             self.heads.append(head.decode("latin-1"))
+            if method == "CONNECT" and self._tunnels:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                return self._answer(connection, inside=True)
             parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
             name = (parts.hostname or "") if method == "CONNECT" else parts.path.strip("/")
+            if name == "raw":
+                return connection.sendall(self.raw)
             options = {key: values[0] for key, values in parse_qs(parts.query).items()}
             for data in BEHAVIOURS[name](options, self._closed):
                 connection.sendall(data)
 
     def _secured(self, connection: socket.socket) -> socket.socket:
-        return connection if self._tls is None else self._tls.wrap_socket(connection, server_side=True)
+        assert self._tls is not None
+        return self._tls.wrap_socket(connection, server_side=True)
 
 
 def _slowly(data: bytes, closed: threading.Event) -> Iterator[bytes]:
@@ -235,9 +246,9 @@ SLOW = (
 
 
 @contextlib.contextmanager
-def hostile_server(certificate: Path | None = None) -> Iterator[HostileServer]:
+def hostile_server(certificate: Path | None = None, *, tunnels: bool = False) -> Iterator[HostileServer]:
     """Run a server inside the ``with`` block."""
-    server = HostileServer(certificate)
+    server = HostileServer(certificate, tunnels=tunnels)
     try:
         yield server
     finally:

@@ -24,6 +24,7 @@ from daft_vllm.errors import ModelError, OptionError
 from daft_vllm.udf.worker.engines import shared_engine
 from tests.conftest import TINY_ARGS
 from tests.helpers import code_of
+from tests.hostile.servers import SLOW, hostile_server
 from tests.hostile.texts import hostile_values
 
 pytestmark = pytest.mark.other_engine
@@ -78,6 +79,20 @@ def test_images_by_path_with_broken_and_missing_ones(gemma3: str, pictures: list
     assert all(row["value"] is None for row in rows[40:])
     assert "below no folder that may be read" in rows[43]["error"]
     assert set(errors(answered(df, image(col("path")), gemma3))) == {"unavailable_media", "null_prompt"}
+
+
+def test_hostile_places_beside_good_ones(gemma3: str, pictures: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    access = FileAccess(folders=[Path(pictures[0]).parent, tmp_path], private_network=True, max_seconds=1)
+    with hostile_server() as server:
+        places = [server.url(path) for path in (*SLOW, "round", "busy?wait=100000", "endless-header", "says-too-much")]
+        places += [str(tmp_path / "fifo.png"), str(tmp_path / "zero.png"), "/dev/zero", "/proc/self/environ"]
+        df = daft.from_pydict({"path": [*places, *pictures[:50]]})
+        df = df.with_column("id", daft.functions.monotonically_increasing_id())
+        rows = answered(df, [image(col("path")), lit("?")], gemma3, files=access)
+    assert errors(rows) == ["unavailable_media"] * len(places) + [None] * 50
+    assert all("took more than 1 second:" in row["error"] for row in rows[: len(SLOW)])
 
 
 def test_every_way_to_hold_an_image_is_the_same(gemma3: str, pictures: list[str]) -> None:

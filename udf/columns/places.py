@@ -32,4 +32,5 @@ def brief(error: BaseException) -> str:
     """Return an error's type and message, in one line that is cut. URLs in it are without users and queries."""
     text = " ".join(str(error)[: 8 * _MOST_OF_ERROR].split())
     text = _QUERIES.sub("?...", _USERS.sub(r"\1", text))
+    text = "".join(c if c.isprintable() else "?" for c in text)  # a server may have written it, for a terminal
     return f"{type(error).__name__}: {text[:_MOST_OF_ERROR]}"

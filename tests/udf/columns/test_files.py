@@ -134,7 +134,7 @@ def test_no_private_network(server: str) -> None:
 
 def test_redirects_and_large_files_of_public_servers(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     port = int(server.rpartition(":")[2])
-    monkeypatch.setattr(http, "_addresses", lambda host, minute: ("127.0.0.1",) if host == "public" else (host,))
+    monkeypatch.setattr(http, "_addresses", lambda host: ("127.0.0.1",) if host == "public" else (host,))
     monkeypatch.setattr(http, "is_public", lambda address: address == "127.0.0.1" and not redirected())
 
     def redirected() -> bool:

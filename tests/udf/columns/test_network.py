@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from daft_vllm import FileAccess
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.network import http
 from daft_vllm.udf.columns.network.addresses import is_public
-from daft_vllm.udf.columns.network.deadline import Deadline
+from daft_vllm.udf.columns.network.deadline import Deadline, watchdog
 from daft_vllm.udf.columns.places import brief, shown
 from tests.hostile.servers import GOOD, SLOW, HostileServer, hostile_server, self_signed
 
@@ -56,7 +60,7 @@ def test_one_deadline_over_everything(server: HostileServer) -> None:
         assert list(good) == [GOOD] * 50
     for url, message in zip(urls, slow, strict=True):
         assert "took more than 0.5 seconds: raise files=FileAccess(max_seconds=...)" in message, url
-    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
+    assert not watchdog.watched
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_busy_servers(server: HostileServer, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_certificates_are_checked_against_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection goes to an address, and the certificate is still for the name in the URL."""
-    monkeypatch.setattr(http, "_addresses", lambda host, minute: ("127.0.0.1",))
+    monkeypatch.setattr(http, "_addresses", lambda host: ("127.0.0.1",))
     certificate = self_signed("tls.test", tmp_path / "tls.pem")
     with hostile_server(certificate) as secure:
         right, wrong = (f"https://{name}:{secure.port}/good" for name in ("tls.test", "other.test"))
@@ -123,13 +127,59 @@ def test_certificates_are_checked_against_the_name(tmp_path: Path, monkeypatch: 
 
 
 def test_the_next_address_of_a_host_is_tried(server: HostileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_addresses", lambda host, minute: ("127.0.0.2", "127.0.0.1"))
+    monkeypatch.setattr(http, "_addresses", lambda host: ("127.0.0.2", "127.0.0.1"))
     assert LONG.read(f"http://two.invalid:{server.port}/good") == GOOD
+
+
+def test_a_connection_that_nobody_accepts() -> None:
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = full.getsockname()
+        for _ in range(8):  # fill the queue: further attempts get no answer
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        message = str(outcome(SHORT, f"http://127.0.0.1:{address[1]}/x"))
+    assert "took more than 0.5 seconds" in message
+
+
+HEADS = st.sampled_from(
+    [
+        *(b"HTTP/1.1 200 OK", b"HTTP/1.0 200", b"HTTP/1.1 206 x", b"HTTP/1.1 302 x", b"HTTP/9.9 200", b"a: b\r c"),
+        *(b"Content-Length: 3", b"Content-Length: 1e9", b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip"),
+        *(b"Content-Encoding: gzip", b"Content-Encoding: deflate", b"Location: //[", b"Location: \xff"),
+        *(b"Content-Range: bytes 5-1/0", b"5;x", b"ffffffffffffffff", b"-1", b"0", b"", b"\x1f\x8b\x08"),
+    ]
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(HEADS | st.binary(max_size=12), max_size=12))
+def test_any_answer_is_a_file_or_an_error(server: HostileServer, lines: list[bytes]) -> None:
+    server.raw = b"\r\n".join(lines)
+    found = outcome(SHORT, server.url("raw"))
+    assert isinstance(found, bytes) or not found.startswith("MediaError")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["", "http:", "http://", "https://[", "file:", "file:///", "data:", "s3", "//", "~"]), st.text())
+def test_any_text_is_a_place_or_an_error(scheme: str, text: str) -> None:
+    if scheme == "http://":
+        text = f"@{text}"  # no host: nothing is looked up
+    with pytest.raises(MediaError) as caught:
+        FileAccess().read(f"{scheme}{text}" if scheme != "data:" else f"data:{text}!")
+    assert caught.value.error.message.isprintable()
+    assert len(caught.value.error.message) < 800
+
+
+def test_limits_that_are_large(server: HostileServer) -> None:
+    assert FileAccess(private_network=True, max_seconds=1e300).read(server.url("good")) == GOOD
+    assert "longer than 65536 characters" in str(outcome(LONG, server.url("good?" + "x" * 10_000_000)))
 
 
 def test_names_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
-    monkeypatch.setattr(http, "_addresses", lambda host, minute: forever.wait())
+    monkeypatch.setattr(http, "_addresses", lambda host: forever.wait())
     assert "took more than 0.5 seconds" in str(outcome(SHORT, "http://slow-name.invalid/x"))
     forever.set()
 
@@ -154,6 +204,18 @@ def test_through_a_proxy(server: HostileServer, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert "is not public" in str(outcome(access, server.url("good")))
     assert "leads to 127.0.0.1" in str(outcome(access, f"http://far.invalid/redirect?to={server.url('good')}"))
+
+
+def test_tls_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = self_signed("far.invalid", tmp_path / "tls.pem")
+    monkeypatch.setattr("certifi.where", lambda: str(certificate))
+    with hostile_server(certificate, tunnels=True) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+        assert FileAccess().read("https://far.invalid/good") == GOOD
+        assert proxy.asked == ["far.invalid:443", "/good"]
+        assert "CERTIFICATE_VERIFY_FAILED" in str(outcome(FileAccess(), "https://other.invalid/good"))
+        for path in ("silent", "slow-body", "continue-forever"):
+            assert "took more than 0.5 seconds" in str(outcome(SHORT, f"https://far.invalid/{path}"))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "5", None, True])
@@ -211,5 +273,6 @@ def test_messages_are_short_and_without_secrets(server: HostileServer) -> None:
     assert shown("data:image/png;base64,SECRET") == "'data:image/png;base64'"
     assert shown("a\nb?c") == r"'a\nb?c'"
     error = ValueError("GET s3://KEY:SECRET@bucket/x?sig=SECRET\nfailed " + "x" * 1000)
+    assert brief(ValueError("\x1b[2J \u202e")) == "ValueError: ?[2J ?"
     assert brief(error).startswith("ValueError: GET s3://bucket/x?... failed xxx")
     assert len(brief(error)) < 320

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -13,8 +14,51 @@ from typing import Self, TypeVar
 
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.udf.columns.places import shown
+from daft_vllm.wording import counted
 
 _T = TypeVar("_T")
+
+
+class _Watchdog:
+    """Ends deadlines when their time is over, from one thread: a thread for each file would cost more than the file."""
+
+    def __init__(self) -> None:
+        self.watched: dict[Deadline, float] = {}
+        self._changed = threading.Condition()
+        self._wakes = math.inf
+        self._thread: threading.Thread | None = None
+
+    def add(self, deadline: Deadline, until: float) -> None:
+        """End ``deadline`` at the time ``until``, of ``time.monotonic()``."""
+        with self._changed:
+            self.watched[deadline] = until
+            if self._thread is None or not self._thread.is_alive():  # a fork has none
+                self._thread = threading.Thread(target=self._run, name="daft-vllm-deadlines", daemon=True)
+                self._thread.start()
+            elif until < self._wakes:
+                self._changed.notify()
+
+    def remove(self, deadline: Deadline) -> None:
+        """Forget ``deadline``. The thread wakes in vain once, if it waits for it."""
+        with self._changed:
+            self.watched.pop(deadline, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                over = [one for one, until in self.watched.items() if until <= now]
+                for one in over:
+                    del self.watched[one]
+                if not over:
+                    self._wakes = min(self.watched.values(), default=math.inf)
+                    left = self._wakes - now
+                    self._changed.wait(None if left == math.inf else min(left, threading.TIMEOUT_MAX))
+            for one in over:
+                one.end()
+
+
+watchdog = _Watchdog()
 
 
 class Deadline:
@@ -30,22 +74,20 @@ class Deadline:
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url = url
-        self._seconds = seconds
-        self._until = time.monotonic() + seconds
+        self._seconds = min(seconds, threading.TIMEOUT_MAX)
+        self._until = time.monotonic() + self._seconds
         self._is_over = False
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
-        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._shut_down)
-        self._timer.daemon = True
 
     def __enter__(self) -> Self:
-        self._timer.start()
+        watchdog.add(self, self._until)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._timer.cancel()
+        watchdog.remove(self)
         with self._lock:
             self._close()
 
@@ -69,7 +111,8 @@ class Deadline:
         """Return the error of a file that takes too long."""
         return MediaError(
             "unavailable_media",
-            f"{shown(self._url)} took more than {self._seconds:g} seconds: raise files=FileAccess(max_seconds=...)",
+            f"{shown(self._url)} took more than {counted(self._seconds, 'second')}: raise "
+            "files=FileAccess(max_seconds=...)",
         )
 
     def sleep(self, seconds: float) -> None:
@@ -85,7 +128,7 @@ class Deadline:
             self._close()
             self._socket = connected.dup()
         if self.is_over:
-            self._shut_down()
+            self.end()
         return connected
 
     def run(self, work: Callable[[], _T]) -> _T:
@@ -107,7 +150,8 @@ class Deadline:
         except TimeoutError:
             raise self.error() from None
 
-    def _shut_down(self) -> None:
+    def end(self) -> None:
+        """Shut the connection down. The time is over."""
         self._is_over = True
         with self._lock, contextlib.suppress(OSError):
             if self._socket is not None:

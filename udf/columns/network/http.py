@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import io
+import ipaddress
 import re
 import socket
 import time
@@ -25,13 +25,17 @@ _BUSY = (429, 500, 502, 503, 504)
 _BACKOFF = 0.5
 """Seconds. The second attempt comes at once, the third after twice as long, the fourth after four times."""
 _HOST_SECONDS = 60
-"""How long the addresses of a host are cached at most."""
+"""How long the addresses of a host are known at most."""
+_MOST_KNOWN = 4096
+_known: dict[str, tuple[float, tuple[str, ...]]] = {}
+"""When a host was looked up, and its addresses."""
 _CHUNK = 1 << 16
 """Bytes. Between two chunks the deadline is looked at: what is compressed may take long without a wait."""
 _MOST_SKIPPED = 64 << 20
 """The most bytes that are read and thrown away to reach the middle of a file, where a server ignores ranges."""
 _ENCODINGS = ("", "identity", "gzip", "x-gzip", "deflate")
 """Encodings of a body that are decoded. None is asked for, but some stores send what they hold."""
+_LONGEST_URL = 1 << 16
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 
@@ -156,6 +160,8 @@ def _place(url: str) -> Place:
     """Split a URL into its parts. A URL that another parser could read differently is refused."""
     from daft_vllm.udf.columns.network.client import DEFAULT_PORTS, Place
 
+    if len(url) > _LONGEST_URL:
+        raise MediaError("unavailable_media", f"{shown(url)} is longer than {_LONGEST_URL} characters")
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS:
         raise MediaError("unavailable_media", f"redirected to {shown(url)}, which is not HTTP")
@@ -171,9 +177,8 @@ def _place(url: str) -> Place:
     return Place(parts.scheme, host, number, "".join(c if c.isascii() else quote(c) for c in target))
 
 
-@functools.lru_cache(maxsize=4096)
-def _addresses(host: str, minute: int) -> tuple[str, ...]:
-    """Return the addresses of a host. ``minute`` is part of the cache's key, so that cached answers expire."""
+def _addresses(host: str) -> tuple[str, ...]:
+    """Ask for the addresses of a host."""
     try:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError) as e:
@@ -181,9 +186,24 @@ def _addresses(host: str, minute: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(one[4][0]) for one in found))
 
 
+def _known_addresses(host: str) -> tuple[str, ...]:
+    """Return the addresses of a host that need no look-up: it is an address, or was looked up before."""
+    asked, addresses = _known.get(host, (-_HOST_SECONDS, ()))
+    if time.monotonic() - asked < _HOST_SECONDS:
+        return addresses
+    try:
+        return (str(ipaddress.ip_address(host)),)
+    except ValueError:
+        return ()
+
+
 def _checked_addresses(host: str, url: str, deadline: Deadline, *, private_network: bool) -> Sequence[str]:
-    minute = int(time.monotonic() // _HOST_SECONDS)
-    addresses = deadline.run(lambda: _addresses(host, minute))
+    addresses = _known_addresses(host)
+    if not addresses:
+        addresses = deadline.run(lambda: _addresses(host))
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[host] = (time.monotonic(), addresses)
     private = [] if private_network else [address for address in addresses if not is_public(address)]
     if private or not addresses:
         raise MediaError(
