@@ -58,6 +58,9 @@ SOCKETS = "VLLM_RPC_BASE_PATH"
 """vLLM's variable for the folder of its sockets. By default it is the temporary folder, where the rights of a socket
 depend on the umask: under 002, which many systems have, others of the group could connect, and send pickles."""
 
+_SOCKET_NAME = 37
+"""Bytes that vLLM adds to the folder for a socket: a slash and a UUID."""
+
 CPU_KERNELS = "daft_vllm_cpu"
 """Name of the implementations in ``engine/patches/kernels.py``."""
 AMX_KERNELS = {
@@ -123,7 +126,7 @@ _socket_folders: list[str] = []
 def _socket_folder() -> str:
     """Return this process's folder for vLLM's sockets: a new one, if the last was removed meanwhile."""
     if not _socket_folders or not os.path.isdir(_socket_folders[-1]):
-        _socket_folders.append(passing_folder("daft-vllm-sockets-"))
+        _socket_folders.append(passing_folder("daft-vllm-sockets-", _SOCKET_NAME))
     return _socket_folders[-1]
 
 

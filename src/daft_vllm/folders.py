@@ -11,6 +11,9 @@ import stat
 import tempfile
 from pathlib import Path
 
+_LONGEST_SOCKET = 107
+"""Bytes of a socket's path on Linux (``sun_path``, without the null at its end)."""
+
 
 def own_folder(path: Path) -> int:
     """Open a folder that only this user can use, and return its file descriptor. It is made if it isn't there.
@@ -41,9 +44,18 @@ def open_unlinked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
-def passing_folder(prefix: str) -> str:
-    """Return the path of a new folder that only this user can use. It is removed when this process ends."""
+def passing_folder(prefix: str, room: int) -> str:
+    """Return the path of a new folder that only this user can use. It is removed when this process ends.
+
+    Args:
+        prefix: what its name begins with.
+        room: bytes that have to be left in the path of a socket in it. If the path of the temporary folder is too long
+            for that, the folder is in ``/tmp``.
+    """
     path = tempfile.mkdtemp(prefix=prefix)
+    if len(os.fsencode(path)) + room > _LONGEST_SOCKET:
+        os.rmdir(path)
+        path = tempfile.mkdtemp(prefix=prefix, dir="/tmp")
     owner = os.getpid()
 
     def remove() -> None:

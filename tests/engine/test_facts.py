@@ -6,6 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,28 +58,40 @@ def test_user_environment_wins() -> None:
     assert done.stdout.split() == ["INFO", "other,daft_vllm", "0"]
 
 
-def test_vllms_sockets_are_in_a_folder_of_this_user(tmp_path: Path) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temporary folder with a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_vllms_sockets_are_in_a_folder_of_this_user(short: Path) -> None:
     code = (
-        "import os, stat; os.umask(0)\n"
+        "import os, shutil, stat; os.umask(0)\n"
         "from daft_vllm.engine.setup.environment import prepare_environment as p; p(cpu=True)\n"
         "folder = os.environ['VLLM_RPC_BASE_PATH']; open(folder + '/socket', 'w').close(); p(cpu=True)\n"
         "print(folder, os.environ['VLLM_RPC_BASE_PATH'], oct(stat.S_IMODE(os.stat(folder).st_mode)))\n"
-        "import shutil; shutil.rmtree(folder) if folder != os.environ['TMPDIR'] else None; p(cpu=True)\n"
+        "shutil.rmtree(folder) if folder != os.environ['TMPDIR'] else None; p(cpu=True)\n"
         "assert os.path.isdir(os.environ['VLLM_RPC_BASE_PATH']), 'one that was cleaned away is made anew'"
     )
-    env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")} | {"TMPDIR": str(tmp_path)}
-    for given in ({}, {"VLLM_RPC_BASE_PATH": str(tmp_path)}):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env={**env, **given}, check=True, timeout=120
-        )
-        used, variable, mode = done.stdout.split()
-        assert used == variable
-        if given:
-            assert used == str(tmp_path)
-        else:
-            assert Path(used).parent == tmp_path
-            assert mode == "0o700"
-            assert list(tmp_path.glob("daft-vllm-sockets-*")) == []
+
+    def run(**given: str) -> list[str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")} | given
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=60).stdout.split()
+
+    used, variable, mode = run(TMPDIR=str(short))
+    assert used == variable
+    assert Path(used).parent == short
+    assert mode == "0o700"
+    assert list(short.glob("daft-vllm-sockets-*")) == []
+    assert run(TMPDIR=str(short), VLLM_RPC_BASE_PATH=str(short))[:2] == [str(short)] * 2
+    long = short / ("long" * 30)
+    long.mkdir()
+    used = run(TMPDIR=str(long))[0]
+    assert Path(used).parent == Path("/tmp"), "a socket's path is 107 bytes at most"
+    assert list(long.iterdir()) == []
+    assert not Path(used).exists()
     spec = importlib.util.find_spec("vllm")
     assert spec is not None
     source = Path(str(spec.origin)).with_name("utils") / "network_utils.py"
