@@ -57,7 +57,7 @@ CPU_CORE = {
 SOCKETS = "VLLM_RPC_BASE_PATH"
 """vLLM's variable for the folder of its sockets. By default it is the temporary folder, where the rights of a socket
 depend on the umask: under 002, which many systems have, others of the group could connect, and send pickles."""
-
+_SOCKETS_PREFIX = "daft-vllm-sockets-"
 _SOCKET_NAME = 37
 """Bytes that vLLM adds to the folder for a socket: a slash and a UUID."""
 
@@ -108,7 +108,8 @@ def prepare_environment(*, cpu: bool) -> None:
     """Set the variables for vLLM that are missing. Call it before the first import of vLLM in this process."""
     for name, value in {**COMMON, **(CPU if cpu else {})}.items():
         os.environ.setdefault(name, value)
-    if os.environ.get(SOCKETS) in (None, *_socket_folders):
+    given = os.environ.get(SOCKETS)
+    if given is None or Path(given).name.startswith(_SOCKETS_PREFIX):  # a parent's goes when the parent ends
         os.environ[SOCKETS] = _socket_folder()
     if log_on_screen():  # a log file gets vLLM's own level, which is INFO
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -126,7 +127,7 @@ _socket_folders: list[str] = []
 def _socket_folder() -> str:
     """Return this process's folder for vLLM's sockets: a new one, if the last was removed meanwhile."""
     if not _socket_folders or not os.path.isdir(_socket_folders[-1]):
-        _socket_folders.append(passing_folder("daft-vllm-sockets-", _SOCKET_NAME))
+        _socket_folders.append(passing_folder(_SOCKETS_PREFIX, _SOCKET_NAME))
     return _socket_folders[-1]
 
 

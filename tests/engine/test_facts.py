@@ -86,6 +86,8 @@ def test_vllms_sockets_are_in_a_folder_of_this_user(short: Path) -> None:
     assert mode == "0o700"
     assert list(short.glob("daft-vllm-sockets-*")) == []
     assert run(TMPDIR=str(short), VLLM_RPC_BASE_PATH=str(short))[:2] == [str(short)] * 2
+    inherited = str(short / "daft-vllm-sockets-of-a-parent-that-ended")
+    assert run(TMPDIR=str(short), VLLM_RPC_BASE_PATH=inherited)[0] != inherited
     long = short / ("long" * 30)
     long.mkdir()
     used = run(TMPDIR=str(long))[0]
