@@ -5,14 +5,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 _LONGEST_SOCKET = 107
 """Bytes of a socket's path on Linux (``sun_path``, without the null at its end)."""
+
+_NEW_SECONDS = 60
 
 
 def own_folder(path: Path) -> int:
@@ -44,8 +48,23 @@ def open_unlinked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
+def _remove_unused(path: Path) -> None:
+    """Remove a folder of this user that no process has locked. A new one may not be locked yet, so it is left."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(folder)
+            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _NEW_SECONDS:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+        finally:
+            os.close(folder)
+
+
 def passing_folder(prefix: str, room: int) -> str:
     """Return the path of a new folder that only this user can use. It is removed when this process ends.
+
+    If the process is killed, the next one that asks for a folder with this prefix removes it: the lock on it is free.
 
     Args:
         prefix: what its name begins with.
@@ -56,6 +75,10 @@ def passing_folder(prefix: str, room: int) -> str:
     if len(os.fsencode(path)) + room > _LONGEST_SOCKET:
         os.rmdir(path)
         path = tempfile.mkdtemp(prefix=prefix, dir="/tmp")
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # kept open as long as this process runs
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    for other in Path(path).parent.glob(f"{prefix}*"):
+        _remove_unused(other)
     owner = os.getpid()
 
     def remove() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import subprocess
@@ -88,6 +89,15 @@ def test_vllms_sockets_are_in_a_folder_of_this_user(short: Path) -> None:
     assert run(TMPDIR=str(short), VLLM_RPC_BASE_PATH=str(short))[:2] == [str(short)] * 2
     inherited = str(short / "daft-vllm-sockets-of-a-parent-that-ended")
     assert run(TMPDIR=str(short), VLLM_RPC_BASE_PATH=inherited)[0] != inherited
+    killed, used_by_another = (short / f"daft-vllm-sockets-{name}" for name in ("killed", "other"))
+    for folder in (killed, used_by_another):
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    lock = os.open(used_by_another, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run(TMPDIR=str(short))
+    os.close(lock)
+    assert list(short.glob("daft-vllm-sockets-*")) == [used_by_another]
     long = short / ("long" * 30)
     long.mkdir()
     used = run(TMPDIR=str(long))[0]
