@@ -27,7 +27,8 @@ from benchmarks.media.ai2d_report import Pass, Report, write_report
 from benchmarks.media.cauldron import read, why_hub_unreachable
 from benchmarks.media.diagrams import write_diagrams
 from daft_vllm import PerRow, image, prompt
-from daft_vllm.engine.requests.media import MediaError, image_from_bytes
+from daft_vllm.engine.media.decode import image_from_bytes
+from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import DaftVLLMError
 from daft_vllm.model_configs import resolve_model
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import os
+import contextlib
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from daft_vllm.engine.requests.content import Media
@@ -17,9 +16,11 @@ if TYPE_CHECKING:
     from vllm.inputs import EngineInput
 
 LOAD_SECONDS = 120.0
-"""How long a medium may take to load, from the time when a thread begins. Readers have their own, shorter timeouts."""
-_THREADS = min(16, 2 * (os.cpu_count() or 1))
-_ROWS_AHEAD = 2 * _THREADS
+"""How long a medium may take to load, from the time when its thread begins. The readers of files have their own limit,
+which is shorter. After this time the thread is given up, and its place is free."""
+_THREADS = 16
+"""How many media are loaded at once. Most of the threads wait: for a server, or for a decoder process."""
+_ROWS_AHEAD = 16
 """How many rows load or process media at once. Loaded media stay in memory, as pixels, until vLLM's processor has taken
 them, one row at a time."""
 
@@ -37,10 +38,10 @@ class MediaLoader:
     def __init__(self, renderer: Any, max_prompt_tokens: int) -> None:
         self._renderer = renderer
         self._max_prompt_tokens = max_prompt_tokens
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="daft-vllm-media")
         self._room = asyncio.Semaphore(_ROWS_AHEAD)
-        self._loads: dict[bytes, tuple[asyncio.Future[Any], int]] = {}
-        self._began: dict[bytes, float] = {}
+        self._threads = asyncio.Semaphore(_THREADS)
+        self._loads: dict[bytes, tuple[asyncio.Task[Any], int]] = {}
+        self._is_closed = False
         self.rows = 0
         self.loaded = 0
         self.seconds = 0.0
@@ -82,36 +83,65 @@ class MediaLoader:
         return prompt
 
     def close(self) -> None:
-        """Cancel the loads that wait for a thread, and start no more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Start no more loads."""
+        self._is_closed = True
 
     async def _load(self, media: Media) -> Any:
         """Return a medium, loaded once for all rows that wait for it."""
         key = media.kind.encode() + media.digest
-        future, waiting = self._loads.get(key) or (
-            asyncio.get_running_loop().run_in_executor(self._pool, self._timed, key, media),
-            0,
-        )
-        self._loads[key] = (future, waiting + 1)
+        if key not in self._loads:
+            task = asyncio.ensure_future(self._in_thread(media))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
+            self._loads[key] = (task, 0)
+        task, waiting = self._loads[key]
+        self._loads[key] = (task, waiting + 1)
         try:
-            while not (await asyncio.wait([future], timeout=1.0))[0]:
-                if time.monotonic() - self._began.get(key, math.inf) > LOAD_SECONDS:
-                    raise MediaError("unavailable_media", f"it took more than {LOAD_SECONDS:g} seconds to load")
-            return future.result()
+            return await asyncio.shield(task)
         except MediaError:
             raise
         except Exception as e:
             raise MediaError("unavailable_media", f"{type(e).__name__}: {e}") from e
         finally:
-            future, waiting = self._loads.pop(key)
+            task, waiting = self._loads.pop(key)
             if waiting > 1:
-                self._loads[key] = (future, waiting - 1)
+                self._loads[key] = (task, waiting - 1)
 
-    def _timed(self, key: bytes, media: Media) -> Any:
-        self._began[key] = started = time.monotonic()
-        try:
-            return media.load()
-        finally:
-            self._began.pop(key, None)
-            self.loaded += 1
-            self.seconds += time.monotonic() - started
+    async def _in_thread(self, media: Media) -> Any:
+        """Load a medium in a thread of its own. One that hangs keeps its thread, but neither its place nor the process.
+
+        ``ThreadPoolExecutor`` would wait for such a thread when the process ends.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def load() -> None:
+            result: Any = None
+            error: Exception | None = None
+            try:
+                result = media.load()
+            except Exception as e:
+                error = e
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle, future, result, error)
+
+        async with self._threads:
+            if self._is_closed:
+                raise MediaError("unavailable_media", "the engine is closed")
+            started = time.monotonic()
+            threading.Thread(target=load, name="daft-vllm-media", daemon=True).start()
+            try:
+                return await asyncio.wait_for(future, LOAD_SECONDS)
+            except TimeoutError:
+                raise MediaError("unavailable_media", f"it took more than {LOAD_SECONDS:g} seconds to load") from None
+            finally:
+                self.loaded += 1
+                self.seconds += time.monotonic() - started
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():  # nobody waits any more
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

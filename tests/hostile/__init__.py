@@ -1,0 +1,1 @@
+"""Hostile cells: texts, files, and servers."""

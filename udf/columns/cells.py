@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -12,8 +13,11 @@ from urllib.parse import unquote, urlsplit
 import daft
 from daft import DataType, Series
 
+from daft_vllm.engine.media.arrays import image_from_array
+from daft_vllm.engine.media.decode import audio_from_bytes, image_from_bytes
+from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.requests.content import Content, Conversation, Media, Message, merge_texts
-from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
+from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.documents import PDF, document_contents, is_document
@@ -21,10 +25,12 @@ from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import PartKind
 
 Prompt = str | tuple[Content, ...] | Conversation | None
-_DECODERS: Mapping[Literal["image", "audio"], Callable[[bytes], Any]] = {
+_DECODERS: Mapping[Literal["image", "audio"], Callable[[bytes, Budget], Any]] = {
     "image": image_from_bytes,
     "audio": audio_from_bytes,
 }
+_THREADS = 16
+"""How many cells are read at once, where cells may name files or be documents. Most of them wait for a server."""
 _MEDIA_FIELDS: Mapping[str, PartKind] = {
     "image": "image",
     "image_url": "image",
@@ -92,12 +98,20 @@ class CellReader:
         if len(columns) == 1 and kinds[0] == "auto":
             (column,) = columns
             if _is_conversation(column):
-                return (self._or_outcome(self._conversation, messages) for messages in column.to_pylist())
+                return self._read_in_threads(self._conversation, column.to_pylist())
             if _is_plain(column.datatype()):
                 texts = _texts(column)
                 return (self._or_blank(text, "the prompt") for text in texts) if self._skip_blank else iter(texts)
         cells = [self._cells(kind, column) for kind, column in zip(kinds, columns, strict=True)]
-        return (self._or_outcome(self._parts, row) for row in zip(*cells, strict=True))
+        rows = zip(*cells, strict=True)
+        if all(kind == "auto" and _is_plain(column.datatype()) for kind, column in zip(kinds, columns, strict=True)):
+            return (self._or_outcome(self._parts, row) for row in rows)
+        return self._read_in_threads(self._parts, rows)
+
+    def _read_in_threads(self, read: Callable[[Any], Prompt], cells: Iterable[Any]) -> Iterator[Prompt | Outcome]:
+        """Read several cells at once, so that a slow file holds up no other row. The results are in order."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="daft-vllm-cells") as pool:
+            yield from pool.map(partial(self._or_outcome, read), cells)
 
     def _is_blank(self, value: Any) -> bool:
         return self._skip_blank and isinstance(value, str) and not value.strip()
@@ -134,10 +148,11 @@ class CellReader:
                 raise MediaError("null_prompt", f"part {number} of the prompt is null")
             if kind == "auto" and self._is_blank(value):
                 raise MediaError("blank_prompt", f"part {number} of the prompt is blank")
-        parts = merge_texts(part for kind, value in row for part in self._contents(kind, value))
+        parts = merge_texts(part for kind, value in row for part in self._contents(kind, value, self._files.budget()))
         return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
-    def _contents(self, kind: PartKind, value: Any) -> Iterator[Content]:
+    def _contents(self, kind: PartKind, value: Any, budget: Budget) -> Iterator[Content]:
+        """Return the content of a cell, or of an entry of its list. The cell's files share its budget."""
         from PIL import Image
 
         if value is None:
@@ -150,11 +165,11 @@ class CellReader:
             yield value
         elif isinstance(value, (list, tuple)):
             for one in value:
-                yield from self._contents(kind, one)
+                yield from self._contents(kind, one, budget)
         elif isinstance(value, (str, daft.File)):
-            yield from self._named(kind, value)
+            yield from self._named(kind, value, budget)
         elif isinstance(value, (bytes, bytearray, memoryview)):
-            yield from self._of_bytes(kind, bytes(value))
+            yield from self._of_bytes(kind, bytes(value), budget)
         elif isinstance(value, Image.Image):
             pixels = value.convert("RGBA")
             yield _array_media(pixels, partial(image_from_array, pixels))
@@ -166,51 +181,60 @@ class CellReader:
                 f"a {type(value).__name__} can't be in a prompt: use text, bytes, a file, an image or an array",
             )
 
-    def _named(self, kind: PartKind, file: str | daft.File) -> Iterator[Content]:
+    def _named(self, kind: PartKind, file: str | daft.File, budget: Budget) -> Iterator[Content]:
         """Return the content of a file, or at a path or URL. Images and sounds are read when their row's turn comes."""
         name = file if isinstance(file, str) else file.path
         guessed, _ = mimetypes.guess_type(_file_name(name))
         known = _kind_of(guessed) if kind == "auto" and guessed is not None and _is_known(guessed) else kind
         if known == "image" or known == "audio":
             decode = _DECODERS[known]
-            yield Media(known, lambda: decode(self._files.read(file)), self._files.digest(file))
+            yield Media(known, lambda: decode(self._files.read(file, budget), budget), self._files.digest(file))
         else:
-            yield from self._of_bytes(known, self._files.read(file), _file_name(name), guessed)
+            yield from self._of_bytes(known, self._files.read(file, budget), budget, _file_name(name), guessed)
 
     def _of_bytes(
-        self, kind: PartKind, data: bytes, name: str = "document", mime: str | None = None
+        self, kind: PartKind, data: bytes, budget: Budget, name: str = "document", mime: str | None = None
     ) -> Iterator[Content]:
         from daft.daft import guess_mimetype_from_content
 
         mime = guess_mimetype_from_content(data) or mime or ("text/plain" if kind == "document" else "unknown")
         known = _kind_of(mime) if kind == "auto" else kind
         if known == "image" or known == "audio":
-            yield Media(known, partial(_DECODERS[known], data), hashlib.blake2b(data, digest_size=16).digest())
+            yield Media(known, partial(_DECODERS[known], data, budget), hashlib.blake2b(data, digest_size=16).digest())
         else:
             if not is_document(mime):
                 raise MediaError("invalid_media", f"{name} is of type {mime}: use text, HTML, CSV, JSON, XML or PDF")
             as_images = mime == PDF and self._takes_images()
-            yield from document_contents(name, mime, data, as_images=as_images, max_pages=self._files.max_pages)
+            yield from document_contents(
+                name,
+                mime,
+                data,
+                as_images=as_images,
+                max_pages=self._files.max_pages,
+                max_bytes=self._files.max_bytes,
+                budget=budget,
+            )
 
     def _conversation(self, messages: Any) -> Prompt:
         if messages is None:
             return None
         if not messages:
             raise MediaError("empty_prompt", "the conversation has no message")
-        conversation = Conversation(tuple(self._message(number, one) for number, one in enumerate(messages, 1)))
+        budget = self._files.budget()
+        conversation = Conversation(tuple(self._message(number, one, budget) for number, one in enumerate(messages, 1)))
         if self._skip_blank and all(map(self._is_blank, conversation.messages[-1].content)):
             raise MediaError("blank_prompt", "the last message of the conversation is blank")
         return conversation
 
-    def _message(self, number: int, message: Any) -> Message:
+    def _message(self, number: int, message: Any, budget: Budget) -> Message:
         given = {name: value for name, value in (message or {}).items() if value is not None}
         role, content = given.pop("role", None), given.pop("content", "")
         if not isinstance(role, str) or not role:
             raise MediaError("invalid_prompt", f"message {number} of the conversation has no role")
         parts = content if isinstance(content, (list, tuple)) else [content]
-        return Message(role, tuple(one for part in parts for one in self._message_part(number, part)), given)
+        return Message(role, tuple(one for part in parts for one in self._message_part(number, part, budget)), given)
 
-    def _message_part(self, number: int, part: Any) -> Iterator[Content]:
+    def _message_part(self, number: int, part: Any, budget: Budget) -> Iterator[Content]:
         if isinstance(part, str):
             yield part
             return
@@ -224,7 +248,7 @@ class CellReader:
             value = given[kind]
             if isinstance(value, Mapping):  # OpenAI's form: an object with a URL, or with data in base64
                 value = value.get("url") or f"data:;base64,{value.get('data', '')}"
-            yield from self._contents(_MEDIA_FIELDS[kind], value)
+            yield from self._contents(_MEDIA_FIELDS[kind], value, budget)
         else:
             raise MediaError(
                 "invalid_prompt",

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import re
-import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from daft_vllm.engine.media.decode import pdf_image, pdf_pages, pdf_text
+from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.requests.content import Content, Media
-from daft_vllm.engine.requests.media import MediaError, image_from_array
+from daft_vllm.engine.requests.media import MediaError
 
 PDF = "application/pdf"
 TEXT_TYPES = ("application/json", "application/xml", "application/xhtml+xml", "application/x-ndjson")
-_LONGEST_SIDE = 1536
-"""Pixels of a page's longer side. On A4 that is 130 per inch, enough to read 8-point print."""
-_pdfium = threading.Lock()  # only one thread at a time may use pdfium
 
 
 def is_document(mime: str) -> bool:
@@ -26,7 +23,9 @@ def is_document(mime: str) -> bool:
     return mime == PDF or mime.startswith("text/") or mime in TEXT_TYPES
 
 
-def document_contents(name: str, mime: str, data: bytes, *, as_images: bool, max_pages: int) -> Iterator[Content]:
+def document_contents(
+    name: str, mime: str, data: bytes, *, as_images: bool, max_pages: int, max_bytes: int, budget: Budget
+) -> Iterator[Content]:
     """Return a document as parts of a prompt, with its name and type as a heading.
 
     Text is put between fences. They are longer than any fence in the text, so nothing in it can look like its end.
@@ -37,6 +36,8 @@ def document_contents(name: str, mime: str, data: bytes, *, as_images: bool, max
         data: its content.
         as_images: True: PDF pages become images. False: only their text is used.
         max_pages: the most pages that a PDF may have.
+        max_bytes: the most bytes that the text of a PDF may have.
+        budget: what reading a PDF may cost, all pages together.
 
     Raises:
         MediaError: the document is broken, its text is neither UTF-8 nor UTF-16, or it is a PDF with too many pages or
@@ -45,8 +46,8 @@ def document_contents(name: str, mime: str, data: bytes, *, as_images: bool, max
     if mime != PDF:
         yield f"{name} ({mime}):\n{_fenced(_decoded(name, data))}"
         return
-    with _as_row_error(name, data), _pdfium, _opened(data) as document:
-        pages = len(document)
+    with _as_row_error(name, data):
+        pages = pdf_pages(data, budget)
     if pages > max_pages:
         raise MediaError(
             "invalid_media", f"{name} has {pages} pages, more than {max_pages}: raise files=FileAccess(max_pages=...)"
@@ -56,9 +57,11 @@ def document_contents(name: str, mime: str, data: bytes, *, as_images: bool, max
         whole = hashlib.blake2b(data, digest_size=16).digest()
         for page in range(pages):
             digest = hashlib.blake2b(whole + page.to_bytes(4, "big"), digest_size=16).digest()
-            yield Media("image", partial(_page_image, name, data, page), digest)
+            yield Media("image", partial(_page_image, name, data, page, budget), digest)
     else:
-        yield f"{name} ({mime}, {pages} pages):\n{_fenced(_pdf_text(name, data))}"
+        with _as_row_error(name, data):
+            text = pdf_text(data, max_bytes, budget)
+        yield f"{name} ({mime}, {pages} pages):\n{_fenced(text)}"
 
 
 def _fenced(text: str) -> str:
@@ -77,31 +80,15 @@ def _decoded(name: str, data: bytes) -> str:
         ) from None
 
 
-def _opened(data: bytes) -> Any:
-    if importlib.util.find_spec("pypdfium2") is None:
-        raise MediaError("invalid_media", "a PDF needs pypdfium2: pip install 'daft-vllm[media]'")
-    import pypdfium2
-
-    return pypdfium2.PdfDocument(data)
-
-
 @contextlib.contextmanager
 def _as_row_error(name: str, data: bytes) -> Iterator[None]:
     try:
         yield
-    except MediaError:
-        raise
-    except Exception as e:
-        raise MediaError("invalid_media", f"{name} can't be read as PDF ({len(data)} bytes): {e}") from e
+    except MediaError as e:
+        code, why = e.error
+        raise MediaError(code, f"{name} can't be read as PDF ({len(data)} bytes): {why}") from e
 
 
-def _page_image(name: str, data: bytes, page: int) -> Any:
-    with _as_row_error(name, data), _pdfium, _opened(data) as document:
-        scale = _LONGEST_SIDE / max(document[page].get_size())
-        pixels = document[page].render(scale=scale, rev_byteorder=True).to_numpy().copy()
-    return image_from_array(pixels)
-
-
-def _pdf_text(name: str, data: bytes) -> str:
-    with _as_row_error(name, data), _pdfium, _opened(data) as document:
-        return "\n\n".join(page.get_textpage().get_text_bounded() for page in document)
+def _page_image(name: str, data: bytes, page: int, budget: Budget) -> Any:
+    with _as_row_error(name, data):
+        return pdf_image(data, page, budget)

@@ -6,13 +6,16 @@ import base64
 import hashlib
 import math
 import os
+import queue
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import daft
 from daft.io import IOConfig
 
+from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.local import read_local
@@ -20,6 +23,7 @@ from daft_vllm.udf.columns.network.http import fetch
 from daft_vllm.udf.columns.places import brief, shown
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_LEAST_MEMORY = 64 << 20
 _HTTP = ("http", "https")
 _STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf"))
 """Schemes that Daft reads from the network. Daft knows more schemes, some of them for files of this machine."""
@@ -44,8 +48,10 @@ class FileAccess:
         io_config: Daft's settings for object stores, for example their credentials. HTTP servers get none of them.
         max_bytes: the size of the largest file. Default 64 MiB.
         max_pages: the most pages of a PDF. Default 32.
-        max_seconds: how long one file on an HTTP server may take, with all redirects and attempts. A server that asks
-            to wait longer (``Retry-After``) isn't asked again. Default 60.
+        max_seconds: how long the files of one cell may take together, fetched and decoded. A server that asks to wait
+            longer (``Retry-After``) isn't asked again. Time that a file waits for its turn doesn't count. Default 60.
+        max_memory: how many bytes of memory decoding one file may take. Default 1 GiB, enough for an image of 119
+            million pixels.
     """
 
     folders: Sequence[str] = ()
@@ -54,6 +60,7 @@ class FileAccess:
     max_bytes: int = 64 << 20
     max_pages: int = 32
     max_seconds: float = 60.0
+    max_memory: int = 1 << 30
 
     def __post_init__(self) -> None:
         folders = [self.folders] if isinstance(self.folders, (str, os.PathLike)) else list(self.folders)
@@ -66,12 +73,19 @@ class FileAccess:
         seconds = self.max_seconds
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
             raise OptionError(f"max_seconds is a number of seconds above 0, got {seconds!r}.")
+        if self.max_memory < _LEAST_MEMORY:
+            raise OptionError(f"max_memory is a number of bytes, at least {_LEAST_MEMORY} (64 MiB), got {self.max_memory}.")
 
-    def read(self, file: daft.File | str) -> bytes:
+    def budget(self) -> Budget:
+        """Return what the files of one more cell may cost."""
+        return Budget(self.max_seconds, self.max_memory)
+
+    def read(self, file: daft.File | str, budget: Budget | None = None) -> bytes:
         """Return a file's content.
 
         Args:
             file: a file, a path, a URL that Daft reads, or a ``data:`` URL.
+            budget: the time that is left for it. Default: all of ``max_seconds``.
 
         Raises:
             MediaError: the file may not be read, doesn't exist, is too large, takes too long, or is a broken ``data:``
@@ -79,7 +93,8 @@ class FileAccess:
         """
         url = file if isinstance(file, str) else file.path
         try:
-            data = _from_data_url(url) if url.startswith("data:") else self._read(url, file)
+            with (budget or self.budget()).spend() as seconds:
+                data = self._from_data_url(url) if url.startswith("data:") else self._read(url, file, seconds)
         except MediaError:
             raise
         except Exception as e:
@@ -97,22 +112,59 @@ class FileAccess:
         message = f"{shown(url)} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"
         return MediaError("unavailable_media", message)
 
-    def _read(self, url: str, file: daft.File | str) -> bytes:
+    def _read(self, url: str, file: daft.File | str, seconds: float) -> bytes:
         scheme = found[1].lower() if (found := _SCHEME.match(url)) else ""
         start, most = _range_of(file, self.max_bytes + 1)
         if scheme in ("", "file"):
-            return read_local(_path_of(url, scheme), self.folders, most, start)
+            path = _path_of(url, scheme)
+            return self._within(seconds, lambda: read_local(path, self.folders, most, start))
         if scheme in _HTTP:
-            return fetch(url, most, start, seconds=self.max_seconds, private_network=self.private_network)
+            return fetch(url, most, start, seconds=seconds, private_network=self.private_network)
         if scheme not in _STORES:
             known = ", ".join(sorted((*_HTTP, *_STORES)))
             raise MediaError("unavailable_media", f"{shown(url)}: the scheme {scheme[:40]} is none of {known}")
+        return self._within(seconds, lambda: self._read_from_store(url, file))
+
+    def _read_from_store(self, url: str, file: daft.File | str) -> bytes:
         opened = daft.File(url, self.io_config) if isinstance(file, str) else file
         if opened.position is None and opened.size() > self.max_bytes:
             raise self._too_large(url)
         with opened.open() as stream:
             data: bytes = stream.read(self.max_bytes + 1)
         return data
+
+    def _from_data_url(self, url: str) -> bytes:
+        head, _, data = url.partition(",")
+        if not head.endswith(";base64"):
+            raise MediaError("invalid_media", f"a data: URL must be in base64, got {head[:60]!r}")
+        if len(data) * 3 // 4 > self.max_bytes + 2:
+            raise self._too_large(url)
+        try:
+            return base64.b64decode(data, validate=True)
+        except ValueError as e:
+            raise MediaError("invalid_media", f"the data: URL isn't base64: {e}") from e
+
+    def _within(self, seconds: float, read: Callable[[], bytes]) -> bytes:
+        """Read in a thread that is given up if it takes too long. It ends with the process.
+
+        Daft's readers try again for many minutes, and nothing else ends a read from a network's folder that hangs.
+        """
+        results: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                results.put(read())
+            except Exception as e:
+                results.put(e)
+
+        threading.Thread(target=run, name="daft-vllm-file", daemon=True).start()
+        try:
+            result = results.get(timeout=seconds)
+        except queue.Empty:
+            raise self.budget().too_slow() from None
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def _path_of(url: str, scheme: str) -> str:
@@ -130,13 +182,3 @@ def _range_of(file: daft.File | str, most: int) -> tuple[int, int]:
         return 0, most
     size = file._inner.size()
     return file.position, most if size is None else min(size, most)
-
-
-def _from_data_url(url: str) -> bytes:
-    head, _, data = url.partition(",")
-    if not head.endswith(";base64"):
-        raise MediaError("invalid_media", f"a data: URL must be in base64, got {head[:60]!r}")
-    try:
-        return base64.b64decode(data, validate=True)
-    except ValueError as e:
-        raise MediaError("invalid_media", f"the data: URL isn't base64: {e}") from e

@@ -16,8 +16,10 @@ import pytest
 
 from benchmarks import shrunken
 from daft_vllm import EngineConfig, Request
+from daft_vllm.engine.media.arrays import image_from_array
+from daft_vllm.engine.media.decode import audio_from_bytes, image_from_bytes
 from daft_vllm.engine.requests.content import Conversation, Media, Message
-from daft_vllm.engine.requests.media import MediaError, audio_from_bytes, image_from_array, image_from_bytes
+from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.prepared import unpack_tokens
 from daft_vllm.engine.text.render import RequestRenderer

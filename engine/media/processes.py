@@ -1,0 +1,217 @@
+"""A pool of decoder processes. They start when they are needed, can be killed, and end with their owner."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from daft_vllm.engine.media.decoder_main import MEMORY_EXIT, OUT_OF_MEMORY
+from daft_vllm.engine.media.limits import Budget
+from daft_vllm.engine.requests.media import MediaError
+
+T = TypeVar("T")
+_MODULE = "daft_vllm.engine.media.decoder_main"
+_PROCESSES = min(8, max(2, os.cpu_count() or 1))
+"""How many files are decoded at once. Each may take the memory that its budget says."""
+_START_SECONDS = 60.0
+_STALL_SECONDS = 10
+"""How long a decoder may stop in the middle of an answer."""
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "HOME")
+"""The variables that a decoder inherits, with vLLM's own. The others may hold secrets, and a decoder reads files of
+strangers."""
+
+
+class _Decoder:
+    """One decoder process. For one thread at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, side, struct.pack("ll", _STALL_SECONDS, 0))
+        self._connection = Connection(ours.detach())
+        search_path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        inherited = {
+            name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("VLLM_")
+        }
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
+                env={**inherited, "PYTHONPATH": search_path, "OMP_NUM_THREADS": "1"},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self._is_ready = False
+        self._timed_out = False
+
+    def decode(
+        self,
+        task: str,
+        data: bytes,
+        budget: Budget,
+        arguments: dict[str, Any],
+        collect: Callable[[dict[str, Any], Connection], T],
+    ) -> T:
+        """Return what ``collect`` makes of the answer: its header, and a connection that has the chunks.
+
+        Raises:
+            MediaError: the file can't be decoded, or not within its limits.
+            EOFError: the process has died. ``error`` says why.
+        """
+        self._wait_until_ready()
+        with budget.spend() as seconds:
+            try:
+                self._connection.send_bytes(pickle.dumps((task, seconds, budget.memory, arguments)))
+                self._connection.send_bytes(data)
+                if not self._connection.poll(seconds):
+                    self._timed_out = True
+                    raise EOFError
+                answer = json.loads(self._connection.recv_bytes())
+                if "error" in answer:
+                    self._connection.recv_bytes()
+                    code, message = answer["error"]
+                    raise budget.too_large() if code == OUT_OF_MEMORY else MediaError(code, message)
+                return collect(answer, self._connection)
+            except OSError as e:
+                raise EOFError from e
+
+    def _wait_until_ready(self) -> None:
+        if self._is_ready:
+            return
+        try:
+            if self._connection.poll(_START_SECONDS):
+                self._is_ready = self._connection.recv_bytes() == b"ready"
+        except (EOFError, OSError):
+            pass
+        if not self._is_ready:
+            self.kill()
+            raise MediaError(
+                "unavailable_media",
+                f"the process that decodes files did not start (exit code {self.process.returncode}): run "
+                f"`python -m {_MODULE} 0` to see why",
+            )
+
+    def error(self, budget: Budget) -> MediaError:
+        """Return why this process, which has died or hangs, did not decode its file. It is ended."""
+        if not self._timed_out:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_STALL_SECONDS)  # for its exit code
+        self.kill()
+        code = self.process.returncode
+        if self._timed_out:
+            return budget.too_slow()
+        if code == MEMORY_EXIT:
+            return budget.too_large()
+        return MediaError(
+            "invalid_media",
+            f"the process that decoded it has died ({_how(code)}): it is broken, or takes more than "
+            f"{budget.memory >> 20} MiB of memory (files=FileAccess(max_memory=...))",
+        )
+
+    def kill(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+        self._connection.close()
+
+
+class DecoderPool:
+    """A pool of decoder processes. Any number of threads may use it.
+
+    Args:
+        processes: the most processes.
+    """
+
+    def __init__(self, processes: int = _PROCESSES) -> None:
+        self._processes = processes
+        self._turn = threading.Semaphore(processes)
+        self._lock = threading.Lock()
+        self._idle: list[_Decoder] = []
+        self._all: set[_Decoder] = set()
+
+    def decode(
+        self,
+        task: str,
+        data: bytes,
+        budget: Budget,
+        arguments: dict[str, Any],
+        collect: Callable[[dict[str, Any], Connection], T],
+    ) -> T:
+        """Decode a file in one of the processes, and return what ``collect`` makes of the answer.
+
+        Args:
+            task: one of ``decoder_main.TASKS``.
+            data: the file.
+            budget: what it may cost.
+            arguments: further arguments of the task.
+            collect: gets the answer's header, and a connection: chunks of bytes, and an empty one at the end.
+
+        Raises:
+            MediaError: the file can't be decoded, or not within its limits.
+        """
+        with self._turn:
+            decoder = self._taken()
+            try:
+                result = decoder.decode(task, data, budget, arguments, collect)
+            except EOFError:
+                self._forget(decoder)
+                raise decoder.error(budget) from None
+            except MediaError:
+                self._give_back(decoder)
+                raise
+            except BaseException:
+                self._forget(decoder)
+                decoder.kill()  # its answer was not read to the end
+                raise
+            self._give_back(decoder)
+            return result
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._lock:
+            decoders, self._all = self._all, set()
+            self._idle.clear()
+        for decoder in decoders:
+            decoder.kill()
+
+    def _taken(self) -> _Decoder:
+        with self._lock:
+            while self._idle:
+                decoder = self._idle.pop()
+                if decoder.process.poll() is None:
+                    return decoder
+                self._all.discard(decoder)  # somebody else has ended it
+            decoder = _Decoder()
+            self._all.add(decoder)
+            return decoder
+
+    def _give_back(self, decoder: _Decoder) -> None:
+        with self._lock:
+            if decoder in self._all:
+                self._idle.append(decoder)
+
+    def _forget(self, decoder: _Decoder) -> None:
+        with self._lock:
+            self._all.discard(decoder)
+
+
+def _how(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+POOL = DecoderPool()
+"""The processes of this process."""
+atexit.register(POOL.close)
