@@ -23,7 +23,7 @@ from daft_vllm.engine.requests.media import MediaError
 
 T = TypeVar("T")
 _MODULE = "daft_vllm.engine.media.decoder_main"
-_PROCESSES = min(8, max(2, os.cpu_count() or 1))
+_PROCESSES = min(8, max(4, os.cpu_count() or 1))
 """How many files are decoded at once. Each may take the memory that its budget says."""
 _START_SECONDS = 60.0
 _STALL_SECONDS = 10

@@ -15,9 +15,6 @@ from daft_vllm.engine.scheduling.row import Row
 if TYPE_CHECKING:
     from vllm.inputs import EngineInput
 
-LOAD_SECONDS = 120.0
-"""How long a medium may take to load, from the time when its thread begins. The readers of files have their own limit,
-which is shorter. After this time the thread is given up, and its place is free."""
 _THREADS = 16
 """How many media are loaded at once. Most of the threads wait: for a server, or for a decoder process."""
 _ROWS_AHEAD = 16
@@ -130,9 +127,9 @@ class MediaLoader:
             started = time.monotonic()
             threading.Thread(target=load, name="daft-vllm-media", daemon=True).start()
             try:
-                return await asyncio.wait_for(future, LOAD_SECONDS)
+                return await asyncio.wait_for(future, media.seconds)
             except TimeoutError:
-                raise MediaError("unavailable_media", f"it took more than {LOAD_SECONDS:g} seconds to load") from None
+                raise MediaError("unavailable_media", f"it took more than {media.seconds:g} seconds to load") from None
             finally:
                 self.loaded += 1
                 self.seconds += time.monotonic() - started

@@ -20,11 +20,13 @@ class Media:
         load: returns it as vLLM takes it: a ``PIL.Image`` in mode RGB, or samples and their rate. If it can't be
             loaded, raises ``MediaError``, which has the row's error, or any other exception. Called from any thread.
         digest: digest of the content or of its location. Equal media have equal digests.
+        seconds: how long ``load`` may take. None: it ends by itself. Default 120.
     """
 
     kind: MediaKind
     load: Callable[[], Any] = field(compare=False)
     digest: bytes
+    seconds: float | None = field(default=120.0, compare=False)
 
 
 Content = str | Media

@@ -188,7 +188,7 @@ class CellReader:
         known = _kind_of(guessed) if kind == "auto" and guessed is not None and _is_known(guessed) else kind
         if known == "image" or known == "audio":
             decode = _DECODERS[known]
-            yield Media(known, lambda: decode(self._files.read(file, budget), budget), self._files.digest(file))
+            yield Media(known, lambda: decode(self._files.read(file, budget), budget), self._files.digest(file), None)
         else:
             yield from self._of_bytes(known, self._files.read(file, budget), budget, _file_name(name), guessed)
 
@@ -200,7 +200,8 @@ class CellReader:
         mime = guess_mimetype_from_content(data) or mime or ("text/plain" if kind == "document" else "unknown")
         known = _kind_of(mime) if kind == "auto" else kind
         if known == "image" or known == "audio":
-            yield Media(known, partial(_DECODERS[known], data, budget), hashlib.blake2b(data, digest_size=16).digest())
+            digest = hashlib.blake2b(data, digest_size=16).digest()
+            yield Media(known, partial(_DECODERS[known], data, budget), digest, None)
         else:
             if not is_document(mime):
                 raise MediaError("invalid_media", f"{name} is of type {mime}: use text, HTML, CSV, JSON, XML or PDF")

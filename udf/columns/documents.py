@@ -57,7 +57,7 @@ def document_contents(
         whole = hashlib.blake2b(data, digest_size=16).digest()
         for page in range(pages):
             digest = hashlib.blake2b(whole + page.to_bytes(4, "big"), digest_size=16).digest()
-            yield Media("image", partial(_page_image, name, data, page, budget), digest)
+            yield Media("image", partial(_page_image, name, data, page, budget), digest, None)
     else:
         with _as_row_error(name, data):
             text = pdf_text(data, max_bytes, budget)

@@ -74,7 +74,9 @@ class FileAccess:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
             raise OptionError(f"max_seconds is a number of seconds above 0, got {seconds!r}.")
         if self.max_memory < _LEAST_MEMORY:
-            raise OptionError(f"max_memory is a number of bytes, at least {_LEAST_MEMORY} (64 MiB), got {self.max_memory}.")
+            raise OptionError(
+                f"max_memory is a number of bytes, at least {_LEAST_MEMORY} (64 MiB), got {self.max_memory}."
+            )
 
     def budget(self) -> Budget:
         """Return what the files of one more cell may cost."""
