@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -54,3 +56,31 @@ def code_of(row: Mapping[str, Any]) -> str | None:
     if row["error"] is not None:
         return str(row["error"].split(":")[0])
     return str(row["finish_reason"]) if row["finish_reason"] in NOT_ASKED else None
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Watch the memory of this process and its children. The list's only entry is the most bytes above the start."""
+    process, peak, over = psutil.Process(), [0], threading.Event()
+
+    def used() -> int:
+        total = process.memory_info().rss
+        for child in process.children(recursive=True):
+            try:
+                total += child.memory_info().rss
+            except psutil.Error:
+                continue
+        return total
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            peak[0] = max(peak[0], used() - before)
+
+    before = used()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        watcher.join()

@@ -136,6 +136,14 @@ def endless_pages_pdf() -> bytes:
     return pdf([b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 1000000000 >>"])
 
 
+def many_pages_pdf(number: int) -> bytes:
+    """Return a PDF with that many empty pages."""
+    kids = b" ".join(b"%d 0 R" % (3 + i) for i in range(number))
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>"
+    pages = b"<< /Type /Pages /Kids [%b] /Count %d >>" % (kids, number)
+    return pdf([b"<< /Type /Catalog /Pages 2 0 R >>", pages, *[page] * number])
+
+
 def silence(seconds: int, channels: int = 1, rate: int = 8000, kind: str = "FLAC") -> bytes:
     """Return a sound file of silence."""
     import soundfile
