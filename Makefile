@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test slow bench lint types lock compat wheel-test clean
+.PHONY: demo test slow fuzz bench lint types lock compat wheel-test clean
 .DELETE_ON_ERROR:
 
 demo: .venv/ready
@@ -20,6 +20,11 @@ test: .venv/ready lint types
 
 slow: .venv/ready
 	$(BIN)/pytest -m "slow and not gpu"
+
+# Random files, places and cells. Each kind gets an equal part of the time.
+MINUTES ?= 10
+fuzz: .venv/ready
+	FUZZ_SECONDS=$$(( $(MINUTES) * 20 )) $(BIN)/pytest --timeout 0 tests/hostile/test_fuzz.py
 
 # Runs every arm on every workload, three times. That takes hours. BENCH="--arms ... --workloads ... --rounds 1" chooses
 # some of them. A run that was stopped continues where it stopped.
