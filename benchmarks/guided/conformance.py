@@ -23,10 +23,10 @@ from benchmarks.guided.cases import Case, read_cases, return_format_of
 from benchmarks.guided.grammars import KeyOrder, acceptor, texts_of, writer
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import enforcement_of
+from daft_vllm.engine.constraints.limits.validator import validator_of
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import SchemaError
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.answers.validation import validator_of
 
 TEXTS = 40
 TEXT_SECONDS = 2.0

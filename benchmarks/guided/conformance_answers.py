@@ -9,10 +9,10 @@ import typer
 from benchmarks.guided.cases import Case, return_format_of
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
 from daft_vllm.engine import Constraint
+from daft_vllm.engine.constraints.limits.validator import validator_of
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.answers.describe import describe
 from daft_vllm.udf.answers.return_format import ReturnFormat
-from daft_vllm.udf.answers.validation import validator_of
 
 CHUNK = 256
 """Rows of one call. They mix schemas of all kinds, so that a constraint that leaks into another row is noticed."""

@@ -15,6 +15,8 @@ from daft_vllm.engine.constraints.conjunction import TYPES, Flat, matches
 from daft_vllm.engine.constraints.patterns import pattern_without
 
 _MOST_VALUES = 200
+_LONGEST = 100
+"""Characters of a string whose opposite is written. A pattern of all other texts has a group for each character."""
 _BELOW = {"minimum": "exclusiveMaximum", "exclusiveMinimum": "maximum"}
 _ABOVE = {"maximum": "exclusiveMinimum", "exclusiveMaximum": "minimum"}
 _COUNTS = (
@@ -85,10 +87,12 @@ def complement(flat: Flat, names: Set[str] | None, of_part: Callable[[Any], list
 
 
 def complement_of_values(values: list[Any]) -> Opposite | None:
-    """Return the opposite of ``values``. None if they are too many, or if one is a list or an object with content."""
+    """Return the opposite of ``values``. None if they are too many or too long, or one is a filled list or object."""
     if len(values) > _MOST_VALUES or any(isinstance(value, list | dict) and value for value in values):
         return None
     strings = [value for value in values if isinstance(value, str)]
+    if any(len(value) > _LONGEST for value in strings):
+        return None
     booleans = [value for value in values if isinstance(value, bool)]
     numbers = sorted({value for value in values if isinstance(value, int | float) and not isinstance(value, bool)})
     absent = {

@@ -6,11 +6,13 @@ were resolved before (``daft_vllm.engine.constraints.lowering``). Draft 2020-12.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from daft_vllm.engine.constraints.limits.equality import value_key
+from daft_vllm.engine.constraints.limits.matcher import UndecidedMatch, matcher
+from daft_vllm.errors import SchemaError
 
 Flat = dict[str, Any]
 
@@ -118,9 +120,11 @@ def property_schema(schema: Mapping[str, Any], name: str) -> Any:
 def matches(pattern: str, text: str) -> bool:
     """Whether a schema's regular expression is found in ``text``. False if Python can't read the expression."""
     try:
-        return re.search(pattern, text) is not None
+        return matcher(pattern)(text)
     except re.error:
         return False
+    except UndecidedMatch as e:
+        raise SchemaError(f"patternProperties: {e}. Write a simpler pattern.") from None
 
 
 def _intersect_objects(a: Flat, b: Flat) -> Flat:
@@ -173,18 +177,3 @@ def intersect_values(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
     """Return the values that are in both, by JSON's equality: 1 and 1.0 are the same, 1 and true are not."""
     others = {value_key(value) for value in b}
     return [value for value in a if value_key(value) in others]
-
-
-def value_key(value: Any) -> str:
-    """Return a text that is the same for equal JSON values."""
-    return json.dumps(_with_whole_numbers(value), sort_keys=True)
-
-
-def _with_whole_numbers(value: Any) -> Any:
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_with_whole_numbers(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _with_whole_numbers(item) for name, item in value.items()}
-    return value

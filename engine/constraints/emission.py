@@ -7,15 +7,15 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
-
-import jsonschema
 
 from daft_vllm.engine.constraints.conjunction import TYPES, Flat, all_of, matches, property_schema
 from daft_vllm.engine.constraints.finding import NEVER, Find, Finding, Node
 from daft_vllm.engine.constraints.formats import ASSERTED, PATTERNS
 from daft_vllm.engine.constraints.libraries.base import Library, StringRules
 from daft_vllm.engine.constraints.libraries.xgrammar import MOST_MULTIPLES
+from daft_vllm.engine.constraints.limits.validator import validator_of
 
 _KEYWORDS_OF = {
     "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -43,8 +43,7 @@ class Emitter:
 
     def __init__(self, root: Any, library: Library) -> None:
         self._library = library
-        formats = jsonschema.Draft202012Validator.FORMAT_CHECKER
-        self._validator = jsonschema.Draft202012Validator(root, format_checker=formats)
+        self._validator = validator_of(root)
         self.narrow = False
         self._found: list[Finding] = []
 
@@ -306,8 +305,7 @@ def _decimals(step: float) -> int:
 
 
 def _is_multiple(value: int, step: float) -> bool:
-    quotient = value / step
-    return quotient == int(quotient)
+    return Fraction(value) % Fraction(str(step)) == 0
 
 
 def _object_with_key_pattern(pattern: str, values: Node) -> Node:

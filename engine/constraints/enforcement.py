@@ -15,6 +15,8 @@ from typing import Any
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Enforcement, Library
+from daft_vllm.engine.constraints.limits.extent import check_pattern
+from daft_vllm.engine.constraints.limits.work import limited_work
 from daft_vllm.engine.constraints.lowering import lower
 from daft_vllm.engine.constraints.patterns import UnsupportedPattern
 from daft_vllm.errors import SchemaError
@@ -80,19 +82,22 @@ def vllm_arguments(constraint: Constraint) -> dict[str, Any]:
 
 def _translated(constraint: Constraint, library: Library) -> Enforcement | str:
     """Return the constraint in the library's terms, or the reason why the library can't take it."""
+    with limited_work():
+        return _translated_in_time(constraint, library)
+
+
+def _translated_in_time(constraint: Constraint, library: Library) -> Enforcement | str:
     if constraint.choices is not None:
         return Enforcement(library.name, "choice", constraint.choices)
     if constraint.grammar is not None:
         return Enforcement(library.name, "grammar", constraint.grammar)
     if constraint.regex is not None:
+        check_pattern(constraint.regex, "return_format")
         try:
             return Enforcement(library.name, "regex", library.regex(constraint.regex))
         except UnsupportedPattern as e:
             return f"{library.name} can't take the regular expression: {e}"
-    try:
-        lowered = lower(json.loads(constraint.json_schema or "true"), library)
-    except RecursionError:
-        raise SchemaError("the schema is nested too deeply to be enforced.") from None
+    lowered = lower(json.loads(constraint.json_schema or "true"), library)
     if lowered.schema is None:
         raise SchemaError("/: allOf: no value satisfies the schema: two of its parts contradict each other.")
     return Enforcement(library.name, "json", json.dumps(lowered.schema), tuple(lowered.findings), lowered.narrow)

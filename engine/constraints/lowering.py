@@ -17,6 +17,7 @@ in the schema's order; an object has no other keys than those named, unless it a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -27,15 +28,17 @@ from daft_vllm.engine.constraints.complement import complement, complement_of_va
 from daft_vllm.engine.constraints.conjunction import ANNOTATIONS, TYPES, Flat, intersect, to_flat
 from daft_vllm.engine.constraints.emission import Emitter, from_flat
 from daft_vllm.engine.constraints.finding import NEVER, Finding, Node
-from daft_vllm.engine.constraints.keys import Keys, all_keys, keys_of
+from daft_vllm.engine.constraints.keys import Keys, all_keys, keys_in, keys_of
 from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Library
-from daft_vllm.engine.constraints.references import embedded_documents, resolve, without_endless
+from daft_vllm.engine.constraints.limits.extent import MOST_LEVELS, check_extent, too_deep
+from daft_vllm.engine.constraints.limits.work import limited_work, spend
+from daft_vllm.engine.constraints.limits.written import MOST_WRITTEN, WrittenSizes
+from daft_vllm.engine.constraints.references import References, embedded_documents, endless, without_endless
 from daft_vllm.errors import SchemaError
 
 _MOST_BRANCHES = 256
 _MOST_OPPOSITES = 64
-_DEEPEST = 200
 
 
 class Lowered(NamedTuple):
@@ -57,16 +60,18 @@ def lower(schema: Mapping[str, Any] | bool, library: Library = LIBRARIES["xgramm
 
     Raises:
         SchemaError: a reference can't be followed (it leads nowhere, out of the document, or to itself without end, or
-            is in a part with its own ``$id``), the schema is nested too deeply, its choices multiply to too many, or
-            no value of it ends.
+            is in a part with its own ``$id``), the schema is too large, nested too deeply or takes too many steps, its
+            choices multiply to too many, or no value of it ends.
     """
+    check_extent(schema)
     for pointer in embedded_documents(schema):
         raise SchemaError(f"{pointer}: $id: the references in a part with its own $id aren't followed. Drop this $id.")
-    lowering = _Lowering(schema, library)
-    root = lowering.lower(schema, "")
-    if root is NEVER:
-        return Lowered(None, lowering.findings)
-    lowered = without_endless(lowering.with_definitions(root))
+    with limited_work():
+        lowering = _Lowering(schema, library)
+        root = lowering.lower(schema, "")
+        if root is NEVER:
+            return Lowered(None, lowering.findings)
+        lowered = without_endless(lowering.with_definitions(root))
     if lowered is NEVER:
         raise SchemaError(
             "/: $ref: no value of the schema ends, because each contains another of its kind. Allow null, an empty "
@@ -84,7 +89,7 @@ class _Lowering(Emitter):
 
     def __init__(self, root: Any, library: Library) -> None:
         super().__init__(root, library)
-        self._root = root
+        self._references = References(root)
         self._known: dict[str, tuple[Node, list[Finding], bool]] = {}
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Node] = {}
@@ -92,6 +97,8 @@ class _Lowering(Emitter):
         self._inexact = 0
         self._named_by_opposites = 0  # how many opposites of schemas name keys
         self._depth = 0
+        self._written = WrittenSizes()
+        self._written_names: frozenset[str] = frozenset()  # those in the definitions
 
     @property
     def findings(self) -> list[Finding]:
@@ -108,6 +115,7 @@ class _Lowering(Emitter):
         if schema is False:
             return NEVER
         key = json.dumps(schema, sort_keys=True)
+        spend(1 + len(key) // 100, pointer)
         if key in self._names:  # it contains itself
             return {"$ref": f"#/$defs/{self._names[key]}"}
         if key in self._known:
@@ -115,8 +123,8 @@ class _Lowering(Emitter):
             self._found += found
             self.narrow |= narrow
             return lowered
-        if self._depth > _DEEPEST:
-            raise SchemaError(f"{pointer or '/'}: $ref: the schema is nested too deeply to be enforced.")
+        if self._depth > MOST_LEVELS:
+            raise too_deep(pointer)
         self._depth += 1
         before, narrow, self.narrow = len(self._found), self.narrow, False
         self._names[key] = f"d{len(self._known) + len(self._names)}"
@@ -125,17 +133,32 @@ class _Lowering(Emitter):
         finally:
             name = self._names.pop(key)
             self._depth -= 1
-        if lowered is not NEVER and f'"#/$defs/{name}"' in json.dumps(lowered) + json.dumps(self._definitions):
+        written = self._written.of(lowered)
+        if written.characters > MOST_WRITTEN:
+            raise SchemaError(
+                f"{pointer or '/'}: the schema has more than {MOST_WRITTEN:,} characters with its references and "
+                "choices written out. Use fewer references or choices, or {} (any JSON) for a part of it."
+            )
+        if lowered is not NEVER and name in written.names | self._written_names:
+            self._written_names |= written.names
             self._definitions[name] = lowered
             lowered = {"$ref": f"#/$defs/{name}"}
+        self._written.keep(lowered)
         self._known[key] = lowered, self._found[before:], self.narrow
         self.narrow |= narrow
         return lowered
 
     def _lower(self, schema: Mapping[str, Any], pointer: str) -> Node:
-        keywords = set(schema) - ANNOTATIONS
-        if keywords == {"$ref"}:
-            return self.lower(self._resolved(schema["$ref"], pointer), pointer)
+        followed: list[str] = []
+        while isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"}:
+            if schema["$ref"] in followed:
+                raise endless(pointer, schema["$ref"])
+            followed.append(schema["$ref"])
+            if len(followed) > MOST_LEVELS:
+                raise too_deep(pointer)
+            schema = self._resolved(followed[-1], pointer)
+        if followed:
+            return self.lower(schema, pointer)
         branches = self._branches(schema, pointer, ())
         return self._choice([lowered for flat in branches for lowered in self._of_types(flat, pointer)])
 
@@ -156,6 +179,9 @@ class _Lowering(Emitter):
             return [{}]
         if schema is False:
             return []
+        spend(10, pointer)
+        if len(seen) > MOST_LEVELS:
+            raise too_deep(pointer)
         flat = to_flat(schema)
         rest: Flat = {name: flat.pop(name) for name in ("unevaluatedProperties", "unevaluatedItems") if name in flat}
         for keyword in rest:
@@ -168,7 +194,7 @@ class _Lowering(Emitter):
                 self._find(pointer, keyword, "it isn't followed", "Write $ref")
         reference = flat.pop("$ref", None)
         if reference is not None and reference in seen:
-            raise SchemaError(f"{pointer or '/'}: $ref: the schema refers to itself without end, by {reference!r}.")
+            raise endless(pointer, reference)
         parts: list[tuple[str, list[Any], str]] = []  # keyword, options, their place
         if reference is not None:
             parts.append(("$ref", [self._resolved(reference, pointer)], pointer))
@@ -182,7 +208,7 @@ class _Lowering(Emitter):
             parts.append(("anyOf", options, f"{pointer}/dependentSchemas/{name}"))
         named_before = self._named_by_opposites
         own = all_keys([around, keys_of(flat)])
-        keys = [all_keys(self._keys_in(option, seen) for option in options) for _, options, _ in parts]
+        keys = [all_keys(keys_in(option, self._references, seen) for option in options) for _, options, _ in parts]
         groups: list[list[Flat]] = []
         deeper = (*seen, reference) if reference is not None else seen
         for i, (keyword, options, place) in enumerate(parts):
@@ -211,26 +237,9 @@ class _Lowering(Emitter):
 
     def _resolved(self, reference: str, pointer: str) -> Any:
         try:
-            return resolve(reference, self._root)
+            return self._references.target(reference)
         except SchemaError as e:
             raise SchemaError(f"{pointer or '/'}: $ref: {e}") from None
-
-    def _keys_in(self, schema: Any, seen: tuple[str, ...]) -> Keys:
-        """Return the keys that objects may have because of a schema and its parts."""
-        if not isinstance(schema, Mapping):
-            return frozenset()
-        found = [keys_of(to_flat(schema))]
-        if schema.get("unevaluatedProperties"):
-            return None
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            found += [self._keys_in(part, seen) for part in schema.get(keyword, ())]
-        for keyword in ("if", "then", "else"):
-            found.append(self._keys_in(schema.get(keyword), seen))
-        found += [self._keys_in(part, seen) for part in schema.get("dependentSchemas", {}).values()]
-        reference = schema.get("$ref")
-        if reference is not None and reference not in seen:
-            found.append(self._keys_in(self._resolved(reference, ""), (*seen, reference)))
-        return all_keys(found)
 
     def _product(self, flat: Flat, groups: list[list[Flat]], pointer: str) -> list[Flat]:
         """Return ``flat`` joined with one schema of each group, in every combination."""
@@ -239,13 +248,7 @@ class _Lowering(Emitter):
                 f"{pointer or '/'}: anyOf: the choices (anyOf, oneOf, not, if) multiply to more than {_MOST_BRANCHES}: "
                 "write fewer, or put each into a property of its own."
             )
-        joined: list[Flat] = []
-        for parts in itertools.product(*groups):
-            whole = flat
-            for part in parts:
-                whole = intersect(whole, part)
-            joined.append(whole)
-        return joined
+        return [functools.reduce(intersect, parts, flat) for parts in itertools.product(*groups)]
 
     def _negations(self, flat: Flat, pointer: str, seen: tuple[str, ...], names: Keys) -> list[list[Flat]]:
         """Take ``not`` and ``if`` out of ``flat``, and return them as groups, where their opposite can be written."""

@@ -22,6 +22,7 @@ from re import _parser  # type: ignore[attr-defined]  # the standard library's o
 from typing import Any
 
 from daft_vllm.engine.constraints.charsets import DIGIT, DOT, EVERYTHING, SPACE, WORD, CharSet, Ranges, minus, union
+from daft_vllm.engine.constraints.limits.work import spend
 
 _ENDLESS = 1 << 31
 # xgrammar 0.2.8 turns a pattern of only printable ASCII into one automaton. This takes minutes for two long counts in a
@@ -235,6 +236,7 @@ class _Writer:
 
     def searched(self, items: list[Any], open_left: bool, open_right: bool) -> str:
         """Return the pattern of a sequence. Other text may stand on its open sides, except where it has an anchor."""
+        spend(10, "")
         while items and items[0][0] is op.AT and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
             items, open_left = items[1:], False
         while _ends(items):
@@ -298,9 +300,14 @@ _PLAIN = _Writer(union([(128, 128)]), str)
 _RUST = _Writer(((0, 31),), str, excludes=False)
 
 
-def shortest_match(pattern: str) -> str:
-    """Return a text as long as the shortest match of a pattern. Empty if Python can't read the pattern."""
+def shortest_match(pattern: str, most: int = 200_000) -> str:
+    """Return a text as long as the shortest match of a pattern. Empty if Python can't read the pattern.
+
+    Args:
+        pattern: the pattern.
+        most: the most characters of the text, also where every match has more.
+    """
     try:
-        return "x" * int(_parser.parse(pattern.replace(_NOT_ASCII, "")).getwidth()[0])
+        return "x" * min(most, int(_parser.parse(pattern.replace(_NOT_ASCII, "")).getwidth()[0]))
     except (re.error, RecursionError, OverflowError):
         return ""

@@ -11,23 +11,40 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from daft_vllm.engine.constraints.finding import NEVER, Node
+from daft_vllm.engine.constraints.limits.work import spend
 from daft_vllm.errors import SchemaError
 
 
-def resolve(reference: str, root: Any) -> Any:
-    """Return the part of ``root`` that a ``$ref`` within it points to.
+class References:
+    """Where the references within a document lead. Each is looked up once.
 
-    Raises:
-        SchemaError: the reference leaves the document or points nowhere.
+    Args:
+        root: the document.
     """
-    resolver = Registry().resolver_with_root(DRAFT202012.create_resource(root))
-    try:
-        return resolver.lookup(reference).contents
-    except (referencing.exceptions.Unresolvable, LookupError, TypeError, ValueError) as e:
-        where = (
-            "which is not there" if reference.startswith("#") else "outside of itself: put the definition into $defs"
-        )
-        raise SchemaError(f"the schema refers to {reference!r}, {where}.") from e
+
+    def __init__(self, root: Any) -> None:
+        self._resolver = Registry().resolver_with_root(DRAFT202012.create_resource(root))
+        self._targets: dict[str, Any] = {}
+
+    def target(self, reference: str) -> Any:
+        """Return the part of the document that a ``$ref`` within it points to.
+
+        Raises:
+            SchemaError: the reference leaves the document or points nowhere.
+        """
+        if reference not in self._targets:
+            try:
+                self._targets[reference] = self._resolver.lookup(reference).contents
+            except (referencing.exceptions.Unresolvable, LookupError, TypeError, ValueError) as e:
+                inside = reference.startswith("#")
+                where = "which is not there" if inside else "outside of itself: put the definition into $defs"
+                raise SchemaError(f"the schema refers to {reference!r}, {where}.") from e
+        return self._targets[reference]
+
+
+def endless(pointer: str, reference: str) -> SchemaError:
+    """Return the error for a reference that leads to itself before it leads to any value."""
+    return SchemaError(f"{pointer or '/'}: $ref: the schema refers to itself without end, by {reference!r}.")
 
 
 def embedded_documents(schema: Any, pointer: str = "") -> Iterator[str]:
@@ -72,6 +89,7 @@ def _pruned(node: Any, ending: set[str]) -> Any:
     """Return a part of a lowered schema without what needs other definitions than ``ending``."""
     if not isinstance(node, Mapping):
         return node
+    spend(1, "")
     if "$ref" in node:
         return node if node["$ref"].rsplit("/", 1)[-1] in ending else NEVER
     if "anyOf" in node:

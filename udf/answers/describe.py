@@ -7,19 +7,22 @@ always. ``python -m benchmarks.guided.describing`` counts its right answers with
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from daft_vllm.engine import Constraint
-from daft_vllm.engine.constraints.references import resolve
+from daft_vllm.engine.constraints.references import References
 from daft_vllm.udf.answers.type_schema import TYPE_HINT
 
 _DEEPEST = 6
 _LONGEST = 6000
 """Characters, about 1,500 tokens. If a description is longer, fewer levels of nesting are described."""
 _MOST_VALUES = 80
+_MOST_PARTS = 5000
+"""Parts that are looked at, far more than a description of ``_LONGEST`` characters can name."""
 _HINTED = {
     "timestamp": "a date and time such as 2024-05-31T13:45:00",
     "time": "a time such as 13:45:00",
@@ -45,10 +48,15 @@ def describe(constraint: Constraint) -> str | None:
     schema = json.loads(constraint.json_schema)
     for deepest in range(_DEEPEST, 0, -1):
         words = _Words(schema, deepest)
-        words.describe(schema, "", {"#": ""})
-        if len(text := "\n".join(words.lines)) <= _LONGEST:
-            return text
+        with contextlib.suppress(_TooLong):
+            words.describe(schema, "", {"#": ""})
+            if len(text := "\n".join(words.lines)) <= _LONGEST:
+                return text
     return "Answer with JSON."
+
+
+class _TooLong(Exception):
+    """A description has more parts than anybody would read."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,10 @@ class _Words:
     """The lines that describe a schema's values, outer parts before inner ones."""
 
     def __init__(self, root: Mapping[str, Any], deepest: int) -> None:
-        self._root = root
+        self._references = References(root)
         self._deepest = deepest
         self._length = 0
+        self._parts = 0
         self.lines: list[str] = []
 
     def describe(self, schema: Any, path: str, seen: Mapping[str, str]) -> None:
@@ -99,6 +108,9 @@ class _Words:
             self._length += len(words) + 2
 
     def _part_of(self, schema: Any, path: str, seen: Mapping[str, str]) -> _Part:
+        self._parts += 1
+        if self._parts > _MOST_PARTS:  # references in choices can lead to the same parts again and again
+            raise _TooLong
         if not isinstance(schema, Mapping):
             return _Part()
         about = " ".join(str(schema.get("description", "")).split()).rstrip(".")
@@ -106,7 +118,7 @@ class _Words:
             reference = schema["$ref"]
             if reference in seen:
                 return _Part(f"like {_name(seen[reference]).replace('The', 'the')}", about)
-            target = resolve(reference, self._root)
+            target = self._references.target(reference)
             merged = {**target, **_description_of(schema)} if isinstance(target, Mapping) else target
             return self._part_of(merged, path, {**seen, reference: path})
         if len(schema.get("allOf", ())) == 1 and isinstance(schema["allOf"][0], Mapping):

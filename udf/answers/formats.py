@@ -12,6 +12,7 @@ from typing import Any
 import daft
 from pydantic import BaseModel
 
+from daft_vllm.engine.constraints.limits.extent import check_extent, check_pattern
 from daft_vllm.errors import SchemaError, suggest
 from daft_vllm.udf.answers.type_schema import schema_of_type
 
@@ -27,9 +28,11 @@ class Regex:
     pattern: str
 
     def __post_init__(self) -> None:
+        if isinstance(self.pattern, str):
+            check_pattern(self.pattern, "Regex")
         try:
             re.compile(self.pattern)
-        except (re.error, TypeError) as e:
+        except (re.error, TypeError, OverflowError) as e:
             raise SchemaError(f"Regex({self.pattern!r}) is not a regular expression: {e}") from None
 
 
@@ -88,6 +91,8 @@ class Tools:
 
     def __init__(self, tools: Sequence[Any]) -> None:
         self.tools = [_tool(one) for one in tools]
+        for tool in self.tools:
+            check_extent(tool["parameters"])
         names = [tool["name"] for tool in self.tools]
         twice = [name for name in names if names.count(name) > 1]
         if not names or twice:

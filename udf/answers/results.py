@@ -10,7 +10,7 @@ from daft import DataType, Series
 
 from daft_vllm.engine import ErrorValue, Outcome
 from daft_vllm.engine.requests.outcome import NOT_ASKED
-from daft_vllm.udf.answers.return_format import Parsed
+from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
 
 DETAILS: dict[str, tuple[DataType, Callable[[Outcome], Any]]] = {
     "text": (DataType.string(), lambda outcome: outcome.text),
@@ -56,12 +56,12 @@ def value_array(parsed: list[Parsed], dtype: DataType) -> pa.Array:
     arrow_type = dtype.to_arrow_dtype()
     try:
         return pa.array([one.value for one in parsed], type=arrow_type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except Exception:  # a value may be of a user's class, which may raise anything
         for i, one in enumerate(parsed):
             try:
                 pa.array([one.value], type=arrow_type)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
-                parsed[i] = Parsed(None, ErrorValue("invalid_output", f"the column can't hold the value: {e}"))
+            except Exception as e:
+                parsed[i] = invalid(f"the column can't hold the value: {reason_of(e)}")
         return pa.array([one.value for one in parsed], type=arrow_type)
 
 
@@ -69,8 +69,13 @@ def result_series(outcomes: Sequence[Outcome], parsed: Sequence[Parsed], values:
     """Return the column with details. ``dtype`` is the type that ``details_type`` returned."""
     columns = {"value": values}
     for name, (field, content) in DETAILS.items():
-        columns[name] = pa.array([content(outcome) for outcome in outcomes], type=field.to_arrow_dtype())
-    failures = [None if one.error is None or _skipped(one.error) else str(one.error) for one in parsed]
+        columns[name] = pa.array([_encodable(content(outcome)) for outcome in outcomes], type=field.to_arrow_dtype())
+    failures = [None if one.error is None or _skipped(one.error) else _encodable(str(one.error)) for one in parsed]
     columns["error"] = pa.array(failures, type=pa.large_string())
     struct = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
     return Series.from_arrow(struct, dtype=dtype)
+
+
+def _encodable(value: Any) -> Any:
+    """Return a value for Arrow. Half of a surrogate pair, which its texts can't hold, is written as an escape."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

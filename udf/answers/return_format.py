@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import json
@@ -14,20 +15,28 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import jsonschema
 import pydantic_core
 from daft import DataType
-from jsonschema.exceptions import best_match
+from daft.pickle import dumps
 from pydantic import TypeAdapter, ValidationError
 
 from daft_vllm.engine import Constraint, ErrorValue, Outcome
 from daft_vllm.engine.constraints.constraint import BackendChoice
+from daft_vllm.engine.constraints.limits.extent import check_extent
+from daft_vllm.engine.constraints.limits.killable import CallFailed, KillableFunction
+from daft_vllm.engine.constraints.limits.matcher import matcher
+from daft_vllm.engine.constraints.limits.validator import find_wrong
+from daft_vllm.engine.constraints.limits.work import limited_work
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.daft_schema import daft_type_of, schema_of_daft_type
 from daft_vllm.udf.answers.formats import Choice, Grammar, Json, PerRow, Regex, Tools, is_tool
 from daft_vllm.udf.answers.mistakes import refuse_mistaken, refuse_no_schema
 from daft_vllm.udf.answers.plain import PlainValues
+from daft_vllm.udf.answers.risk import ValidationRisk
 from daft_vllm.udf.answers.schema import column_type_and_json
 from daft_vllm.udf.answers.type_schema import forget_surroundings, schema_of_type, type_adapter
-from daft_vllm.udf.answers.validation import validator_of
 from daft_vllm.udf.answers.values import Convert, column_converter
+
+_LONGEST = 1000
+"""The most characters of an error of a row."""
 
 
 class Parsed(NamedTuple):
@@ -73,10 +82,8 @@ class ReturnFormat:
             dtype = DataType.struct({name: form.dtype for name, form in forms.items()})
             pointers = [f"/{name}{pointer.rstrip('/')}" for name, form in forms.items() for pointer in form.json_text]
             return cls(None, dtype, json_text=pointers, forms=forms)
-        try:
+        with limited_work():
             form = cls._of_argument(return_format)
-        except RecursionError:
-            raise SchemaError("return_format is nested too deeply to be enforced.") from None
         if form.constraint is None:
             return form
         return replace(form, constraint=replace(form.constraint, enforce=enforce, backend=backend))
@@ -114,6 +121,7 @@ class ReturnFormat:
                 'Literal["a", "b"], a list of strings, Regex, Grammar, Json or Tools.'
             )
         schema = schema_of_type(given)
+        check_extent(schema)
         forget_surroundings(given)
         dtype, json_text = column_type_and_json(schema)
         form = cls(Constraint(json_schema=json.dumps(schema, ensure_ascii=False)), dtype, given, json_text)
@@ -122,6 +130,7 @@ class ReturnFormat:
 
     @classmethod
     def _of_schema(cls, schema: Mapping[str, Any]) -> ReturnFormat:
+        check_extent(schema)
         refuse_no_schema(schema)
         try:
             jsonschema.Draft202012Validator.check_schema(schema)
@@ -172,32 +181,40 @@ class ReturnFormat:
         return self.parse_row(name, outcome.text)
 
     def parse(self, text: str) -> Parsed:
-        """Turn the model's text into a value of ``dtype``. A text that doesn't satisfy the format becomes an error."""
+        """Turn the model's text into a value of ``dtype``. A text that doesn't satisfy the format becomes an error.
+
+        So does a text with which anything else goes wrong: models write what validators don't expect.
+        """
+        try:
+            if self.python_type is not None and self._risk.is_in(text):
+                parsed: Parsed = self._parse_elsewhere(text)
+                return parsed
+            return self._parse_here(text)
+        except CallFailed as e:
+            return invalid(f"the answer can't be checked: {e}")
+        except Exception as e:
+            return invalid(reason_of(e))
+
+    def _parse_here(self, text: str) -> Parsed:
         constraint = self.constraint
         if constraint is None:
             return Parsed(text)
         if constraint.choices is not None:
             allowed = text in constraint.choices
-            return Parsed(text) if allowed else _invalid(f"{text[:200]!r} is none of the choices")
+            return Parsed(text) if allowed else invalid(f"{text[:200]!r} is none of the choices")
         if constraint.regex is not None:
-            matches = re.fullmatch(constraint.regex, text) is not None
-            return Parsed(text) if matches else _invalid(f"the pattern doesn't match {text[:200]!r}")
+            matches = matcher(constraint.regex, whole=True)(text)
+            return Parsed(text) if matches else invalid(f"the pattern doesn't match {text[:200]!r}")
         if constraint.grammar is not None:
             return Parsed(text)  # only the backend can check it, and it allowed nothing else
-        try:
-            if self.python_type is not None:
+        if self.python_type is not None:
+            try:
                 return Parsed(self._column_value(self.python_value(text)))
-            value = pydantic_core.from_json(text, allow_inf_nan=False)
-            wrong = best_match(_validator(constraint.json_schema or "true").iter_errors(value))
-            if wrong is not None:
-                return _invalid(f"{wrong.json_path}: {wrong.message}")
-            return Parsed(self._convert(value))
-        except ValidationError as e:
-            first = e.errors(include_url=False)[0]
-            at = ".".join(map(str, first["loc"])) or "the whole"
-            return _invalid(f"{at}: {first['msg']}")
-        except (ValueError, TypeError, ArithmeticError) as e:
-            return _invalid(str(e))
+            except Exception as e:
+                return invalid(reason_of(e))  # in words, since not every exception can be pickled
+        value = pydantic_core.from_json(text, allow_inf_nan=False)
+        wrong = find_wrong(constraint.json_schema or "true", value)
+        return Parsed(self._convert(value)) if wrong is None else invalid(f"{wrong.path}: {wrong.message}")
 
     def python_value(self, text: str) -> Any:
         """Return a text that ``parse`` accepted as a value of ``python_type``; without such a type, the text itself."""
@@ -219,11 +236,9 @@ class ReturnFormat:
         """Return a value of ``python_type`` as the column holds it. A class of the user's may need its serializer."""
         try:
             return self._convert(self._plain.of(validated))
-        except (ValueError, TypeError, ArithmeticError):
-            try:
+        except Exception:
+            with contextlib.suppress(Exception):  # the first reason is the one that helps
                 return self._convert(self._plain.by_serializers(validated))
-            except (ValueError, TypeError, ArithmeticError):
-                pass  # the first reason is the one that helps
             raise
 
     @functools.cached_property
@@ -238,13 +253,40 @@ class ReturnFormat:
     def _convert(self) -> Convert:
         return column_converter(self.dtype, self.json_text)
 
+    @functools.cached_property
+    def _risk(self) -> ValidationRisk:
+        return ValidationRisk.of(self._adapter.core_schema)
+
+    @functools.cached_property
+    def _parse_elsewhere(self) -> KillableFunction:
+        return KillableFunction(dumps(self._parse_here))
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what doesn't pickle, and can be made again."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_adapter", "_plain", "_convert")}
+        return {name: value for name, value in self.__dict__.items() if name not in _MADE_AGAIN}
 
 
-def _invalid(message: str) -> Parsed:
-    return Parsed(None, ErrorValue("invalid_output", message))
+_MADE_AGAIN = ("_adapter", "_plain", "_convert", "_risk", "_parse_elsewhere")
+
+
+def invalid(message: str) -> Parsed:
+    """Return the error of an answer that can't be used. A column can hold its message, whatever the answer has."""
+    text = message.encode("utf-8", "backslashreplace").decode()
+    return Parsed(None, ErrorValue("invalid_output", text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."))
+
+
+def reason_of(error: Exception) -> str:
+    """Return what went wrong with an answer, whatever a user's exception does when it is written."""
+    try:
+        if isinstance(error, RecursionError):
+            return "it is nested too deeply"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+        text = str(error)
+    except Exception:
+        return type(error).__name__
+    return text if isinstance(error, ValueError | TypeError | ArithmeticError) else f"{type(error).__name__}: {text}"
 
 
 def _why_no_schema(error: jsonschema.SchemaError) -> str:
@@ -281,9 +323,3 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(schema, Mapping):
         raise SchemaError(f"{str(path)!r} holds no JSON Schema: it must be an object, got {type(schema).__name__}.")
     return schema
-
-
-@functools.lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    """Return the validator of a schema that was checked before. ``jsonschema.validate`` checks it for each value."""
-    return validator_of(json.loads(schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +11,14 @@ from typing import Any, Literal
 import jsonschema
 import pydantic_core
 from daft import DataType
-from jsonschema.exceptions import best_match
 
-from daft_vllm.engine import ErrorValue, Outcome
+from daft_vllm.engine import Outcome
 from daft_vllm.engine.constraints.constraint import BackendChoice
+from daft_vllm.engine.constraints.limits.validator import find_wrong, reference_exists
 from daft_vllm.engine.requests.toolbox import ToolAnswer, Toolbox, ToolCall
 from daft_vllm.errors import OptionError, SchemaError
 from daft_vllm.udf.answers.formats import Tools
-from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat
-from daft_vllm.udf.answers.validation import reference_exists, validator_of
+from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat, invalid, reason_of
 
 CALL = DataType.struct({"name": DataType.string(), "arguments": DataType.string()})
 CALLS = DataType.struct({"content": DataType.string(), "tool_calls": DataType.list(CALL)})
@@ -88,7 +88,7 @@ class CallFormat(ReturnFormat):
         try:
             return self._parsed(outcome.text, outcome.tool_answer)
         except Exception as e:  # models write things that validators don't expect: half an emoji, 1e30
-            return _invalid(f"the calls can't be read: {type(e).__name__}: {e}")
+            return invalid(f"the calls can't be read: {reason_of(e)}")
 
     def _parsed(self, text: str, answer: ToolAnswer | None) -> Parsed:
         if answer is None:
@@ -96,12 +96,17 @@ class CallFormat(ReturnFormat):
             answer = ToolAnswer(None, tuple(calls))
         answer = answer._replace(calls=tuple(call._replace(arguments=call.arguments or "{}") for call in answer.calls))
         if self.most is not None and len(answer.calls) > self.most:
-            return _invalid(f"the model made {len(answer.calls)} calls, but only {self.most} is allowed")
+            return invalid(f"the model made {len(answer.calls)} calls, but only {self.most} is allowed")
         for call in answer.calls:
             wrong = self._wrong(call)
             if wrong is not None:
-                return _invalid(wrong)
+                return invalid(wrong)
         return Parsed({"content": answer.content, "tool_calls": [call._asdict() for call in answer.calls]})
+
+    @functools.cached_property
+    def _schemas(self) -> dict[str, str]:
+        """The parameters as text."""
+        return {name: json.dumps(schema) for name, schema in self.parameters.items()}
 
     def _wrong(self, call: ToolCall) -> str | None:
         if call.name not in self.parameters:
@@ -110,8 +115,8 @@ class CallFormat(ReturnFormat):
             arguments = pydantic_core.from_json(call.arguments, allow_inf_nan=False)
         except ValueError as e:
             return f"the arguments of {call.name} are not JSON: {e}"
-        wrong = best_match(validator_of(self.parameters[call.name]).iter_errors(arguments))
-        return None if wrong is None else f"the arguments of {call.name}: {wrong.json_path}: {wrong.message}"
+        wrong = find_wrong(self._schemas[call.name], arguments)
+        return None if wrong is None else f"the arguments of {call.name}: {wrong.path}: {wrong.message}"
 
 
 def toolbox_of(tools: Tools, parser: str | None) -> Toolbox:
@@ -143,7 +148,3 @@ def _references(part: Any) -> Iterator[str]:
     elif isinstance(part, list):
         for one in part:
             yield from _references(one)
-
-
-def _invalid(message: str) -> Parsed:
-    return Parsed(None, ErrorValue("invalid_output", message))

@@ -8,10 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from daft_vllm.engine.constraints.constraint import Backend
 from daft_vllm.engine.constraints.finding import Find, Finding, Node
+from daft_vllm.engine.constraints.limits.written import MOST_WRITTEN
 from daft_vllm.engine.constraints.patterns import UnsupportedPattern
-
-_LARGEST = 1_000_000
-"""The most characters of a lowered schema: xgrammar compiles 340,000 in 9 seconds, 3.3 million in minutes and 8 GB."""
 
 
 class Enforcement(NamedTuple):
@@ -147,10 +145,10 @@ class Library(ABC):
             one: the constraint.
             tokenizer: a tokenizer of Hugging Face's ``transformers``.
         """
-        if one.kind == "json" and len(one.spec) > _LARGEST:
+        if one.kind == "json" and len(one.spec) > MOST_WRITTEN:
             return (
                 f"the schema has {len(one.spec):,} characters with its references and choices written out, more than "
-                f"{_LARGEST:,}. Use fewer references or choices"
+                f"{MOST_WRITTEN:,}. Use fewer references or choices"
             )
         try:
             message = self.build(one, tokenizer)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.guided.cases import Case, read_cases
 from benchmarks.guided.conformance import OWN_SCHEMAS, judge, summary
-from daft_vllm.udf.answers.validation import validator_of
+from daft_vllm.engine.constraints.limits.validator import validator_of
 
 pytest.importorskip("xgrammar")
 

@@ -13,9 +13,9 @@ from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.constraints.formats import ASSERTED
 from daft_vllm.engine.constraints.libraries.base import Enforcement
+from daft_vllm.engine.constraints.limits.validator import validator_of
 from daft_vllm.engine.constraints.lowering import lower
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.answers.validation import validator_of
 
 pytest.importorskip("xgrammar")
 

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.guided.grammars import acceptor, texts_of
 from daft_vllm.engine import Constraint
 from daft_vllm.engine.constraints.enforcement import enforcement_of
+from daft_vllm.engine.constraints.limits.validator import validator_of
 from daft_vllm.errors import SchemaError
-from daft_vllm.udf.answers.validation import validator_of
 
 pytest.importorskip("xgrammar")
 

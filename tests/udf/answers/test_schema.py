@@ -9,7 +9,7 @@ import pytest
 from daft import DataType, Series
 from pydantic import BaseModel
 
-from daft_vllm.engine.constraints.references import resolve
+from daft_vllm.engine.constraints.references import References
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.answers.schema import column_type
@@ -63,7 +63,7 @@ def test_column_types(schema: dict[str, Any], dtype: DataType) -> None:
 @pytest.mark.parametrize("reference", ["http://elsewhere/x.json", "#/nowhere", "#/a/7"])
 def test_references_that_lead_nowhere(reference: str) -> None:
     with pytest.raises(SchemaError, match="refers to"):
-        resolve(reference, {"a": [1]})
+        References({"a": [1]}).target(reference)
 
 
 def test_values_are_shaped_for_their_column() -> None:

@@ -36,10 +36,10 @@ from pydantic import Json as PydanticJson
 from pydantic.json_schema import SkipJsonSchema
 
 from daft_vllm.engine.constraints.enforcement import enforcement_of
+from daft_vllm.engine.constraints.limits.validator import validator_of
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.results import value_array
 from daft_vllm.udf.answers.return_format import Parsed, ReturnFormat
-from daft_vllm.udf.answers.validation import validator_of
 from daft_vllm.udf.columns.parts import examples_of
 
 
