@@ -33,6 +33,11 @@ LISTED = ("not", "contains", "conditions", "pattern", "format", "multipleOf")
 """Keywords that can have different values in two schemas: a flat schema keeps all of these values, in a list."""
 
 
+def is_reference(schema: Any) -> bool:
+    """Whether a schema says nothing but where another one is."""
+    return isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"}
+
+
 def to_flat(schema: Mapping[str, Any]) -> Flat:
     """Return a schema in the form of a flat one: without annotations, older drafts' keywords as 2020-12 has them."""
     flat = {name: value for name, value in schema.items() if name not in ANNOTATIONS}

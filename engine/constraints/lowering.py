@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from daft_vllm.engine.constraints.complement import complement, complement_of_values
-from daft_vllm.engine.constraints.conjunction import ANNOTATIONS, TYPES, Flat, intersect, to_flat
+from daft_vllm.engine.constraints.conjunction import TYPES, Flat, intersect, is_reference, to_flat
 from daft_vllm.engine.constraints.emission import Emitter, from_flat
 from daft_vllm.engine.constraints.finding import NEVER, Finding, Node
 from daft_vllm.engine.constraints.keys import Keys, all_keys, keys_in, keys_of
@@ -125,14 +125,15 @@ class _Lowering(Emitter):
             return lowered
         if self._depth > MOST_LEVELS:
             raise too_deep(pointer)
-        self._depth += 1
+        deeper = not is_reference(schema)  # otherwise what it leads to counts
+        self._depth += deeper
         before, narrow, self.narrow = len(self._found), self.narrow, False
         self._names[key] = f"d{len(self._known) + len(self._names)}"
         try:
             lowered = self._lower(schema, pointer)
         finally:
             name = self._names.pop(key)
-            self._depth -= 1
+            self._depth -= deeper
         written = self._written.of(lowered)
         if written.characters > MOST_WRITTEN:
             raise SchemaError(
@@ -150,7 +151,7 @@ class _Lowering(Emitter):
 
     def _lower(self, schema: Mapping[str, Any], pointer: str) -> Node:
         followed: list[str] = []
-        while isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"}:
+        while is_reference(schema):
             if schema["$ref"] in followed:
                 raise endless(pointer, schema["$ref"])
             followed.append(schema["$ref"])

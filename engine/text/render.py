@@ -160,7 +160,11 @@ class RequestRenderer:
         by_options: dict[tuple[object, ...], tuple[SamplingParams, bytes]] = {}
         for i, token_ids in zip(indices, self._tokenize(texts, [requests[i] for i in indices]), strict=True):
             request = requests[i]
-            token_ids = self._truncated(request, token_ids)
+            try:
+                token_ids = self._truncated(request, token_ids)
+            except Exception as e:  # it renders the row again
+                rows[i] = Outcome.failed("invalid_prompt", f"the prompt could not be rendered: {e}")
+                continue
             if not token_ids:
                 rows[i] = Outcome.failed("empty_prompt", "the prompt has no tokens")
             elif len(token_ids) > self.max_prompt_tokens:

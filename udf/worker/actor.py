@@ -29,7 +29,7 @@ from daft_vllm.errors import (
     SchemaError,
 )
 from daft_vllm.udf.answers.results import result_series, value_array, with_stop_named
-from daft_vllm.udf.answers.return_format import Parsed
+from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
 from daft_vllm.udf.columns.cells import CellReader
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.worker.opening import opened_engine
@@ -171,7 +171,7 @@ class PromptActor:
         again: dict[int, Request] = {}
         for i in asked:
             request = batch.requests[i]
-            error = self._spec.format.parse_outcome(batch.names[i], outcomes[i]).error
+            error = self._parsed(batch, i, outcomes[i]).error
             if error is None:
                 continue
             sampling = request.sampling
@@ -286,15 +286,20 @@ class PromptActor:
     def _result(self, batch: _Batch, answered: Mapping[int, Outcome]) -> Series:
         spec = self._spec
         outcomes = [answered[i] for i in range(batch.rows)]
-        parsed = [
-            with_stop_named(spec.format.parse_outcome(name, outcome), outcome)
-            for name, outcome in zip(batch.names, outcomes, strict=True)
-        ]
+        parsed = [with_stop_named(self._parsed(batch, i, outcome), outcome) for i, outcome in enumerate(outcomes)]
         values = value_array(parsed, spec.format.dtype)
-        self._report(outcomes, parsed, refused=len(batch.refused))
+        self._report(outcomes, parsed, refused=len(batch.refused), column=batch.name)
         if spec.options.details:
             return result_series(outcomes, parsed, values, spec.dtype).rename(batch.name)
         return Series.from_arrow(values, dtype=spec.dtype).rename(batch.name)
+
+    def _parsed(self, batch: _Batch, row: int, outcome: Outcome) -> Parsed:
+        """Return a row's value. Whatever goes wrong with an answer is that row's error, never the batch's."""
+        try:
+            return self._spec.format.parse_outcome(batch.names[row], outcome)
+        except Exception as e:
+            logger.warning("row %d of a batch of %r can't be read: %s", row, batch.name, reason_of(e))
+            return invalid(reason_of(e))
 
     def _opened(self) -> OfflineEngine:
         """Return the engine. The first batch opens it, while others wait."""
@@ -321,9 +326,12 @@ class PromptActor:
             self._failed = self._refused = self._retried = 0
         self._progress = ProgressWriter(folder, self._counters)
 
-    def _report(self, outcomes: list[Outcome], parsed: list[Parsed], *, refused: int = 0) -> None:
+    def _report(
+        self, outcomes: list[Outcome], parsed: list[Parsed], *, refused: int = 0, column: str = "the answers"
+    ) -> None:
         """Add the batch to Daft's metrics. If rows failed, log that, or raise it if ``on_error`` is "raise"."""
-        failed = [p.error for p in parsed if p.error is not None and p.error.code not in NOT_ASKED]
+        errors = {i: one.error for i, one in enumerate(parsed) if one.error is not None}
+        failed = {i: error for i, error in errors.items() if error.code not in NOT_ASKED}
         increment_counter("rows", len(outcomes), description="rows answered, including failed ones")
         increment_counter("rows failed", len(failed), description="rows with an error instead of a value")
         for name, amount in self._progress_since_last_batch().items():
@@ -335,9 +343,13 @@ class PromptActor:
         if self._progress is not None:
             self._progress.write()
         if failed:
-            counts = count_by_code([Outcome(error=error) for error in failed])
+            counts = count_by_code([Outcome(error=error) for error in failed.values()])
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
-            message = f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first: {failed[0]}"
+            row, first = next(iter(failed.items()))
+            message = (
+                f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first is row {row} of a batch "
+                f"of {column!r}: {first}"
+            )
             if self._spec.options.on_error == "raise":
                 self._give_up(error := RowError(message))
                 raise error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
@@ -46,9 +46,10 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
             yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step}")
 
 
-def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> _Errors:
-    if validator.is_type(value, "string") and not matcher(pattern)(value):
-        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterable[jsonschema.ValidationError]:
+    if not isinstance(value, str) or matcher(pattern)(value):
+        return ()
+    return (jsonschema.ValidationError(f"{value!r} does not match {pattern!r}"),)
 
 
 def _pattern_properties(validator: Any, patterns: Any, value: Any, schema: Any) -> _Errors:
@@ -62,11 +63,13 @@ def _pattern_properties(validator: Any, patterns: Any, value: Any, schema: Any) 
 
 
 def _additional_properties(validator: Any, part: Any, value: Any, schema: Any) -> _Errors:
-    if not validator.is_type(value, "object"):
+    if not isinstance(value, dict):
         return
-    named = schema.get("properties", {})
-    found = [matcher(pattern) for pattern in schema.get("patternProperties", {})]
-    others = [key for key in value if key not in named and not any(one(key) for one in found)]
+    others = value.keys() - schema.get("properties", {})
+    if not others:
+        return
+    found = [matcher(pattern) for pattern in schema.get("patternProperties", ())]
+    others = [key for key in value if key in others and not any(one(key) for one in found)]
     if validator.is_type(part, "object"):
         for key in others:
             yield from validator.descend(value[key], part, path=key)
@@ -76,13 +79,16 @@ def _additional_properties(validator: Any, part: Any, value: Any, schema: Any) -
 
 
 def _unique_items(validator: Any, unique: Any, value: Any, schema: Any) -> _Errors:
-    if unique and validator.is_type(value, "array") and len(set(map(value_key, value))) < len(value):
+    if not unique or not isinstance(value, list) or len(value) < 2:
+        return
+    if len(set(map(value_key, value))) < len(value):
         yield jsonschema.ValidationError(f"{value!r} has equal items")
 
 
 def _reference(validator: Any, reference: str, value: Any, schema: Any) -> _Errors:
     spend(1, reference)
-    yield from validator._validate_reference(ref=reference, instance=value)
+    errors: _Errors = validator._validate_reference(ref=reference, instance=value)
+    return errors
 
 
 _Validator: Any = extend(  # type: ignore[no-untyped-call]

@@ -7,10 +7,8 @@ in any thread. So the code that follows references counts its steps.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 
 from daft_vllm.errors import SchemaError
@@ -31,9 +29,8 @@ class _Work:
 _current: ContextVar[_Work | None] = ContextVar("work", default=None)
 
 
-@contextlib.contextmanager
-def limited_work(seconds: float = SECONDS) -> Iterator[None]:
-    """Limit the steps inside the ``with`` block. A block inside another one shares the outer one's limit.
+class limited_work:
+    """Limits the steps inside the ``with`` block. A block inside another one shares the outer one's limit.
 
     Args:
         seconds: how long they may take.
@@ -41,14 +38,20 @@ def limited_work(seconds: float = SECONDS) -> Iterator[None]:
     Raises:
         SchemaError: the steps are too many, or take too long, or call each other too deeply.
     """
-    token = None if _current.get() is not None else _current.set(_Work(seconds))
-    try:
-        yield
-    except RecursionError:
-        raise SchemaError("return_format is nested too deeply to be enforced: write it flatter.") from None
-    finally:
-        if token is not None:
-            _current.reset(token)
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._token: Token[_Work | None] | None = None
+
+    def __enter__(self) -> None:
+        if _current.get() is None:
+            self._token = _current.set(_Work(self._seconds))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._token is not None:
+            _current.reset(self._token)
+        if kind is not None and issubclass(kind, RecursionError):
+            raise SchemaError("return_format is nested too deeply to be enforced: write it flatter.") from None
 
 
 def spend(steps: int, pointer: str) -> None:
