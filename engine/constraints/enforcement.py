@@ -17,6 +17,7 @@ from daft_vllm.engine.constraints.libraries import LIBRARIES
 from daft_vllm.engine.constraints.libraries.base import Enforcement, Library
 from daft_vllm.engine.constraints.limits.extent import check_pattern
 from daft_vllm.engine.constraints.limits.work import limited_work
+from daft_vllm.engine.constraints.limits.written import MOST_WRITTEN
 from daft_vllm.engine.constraints.lowering import lower
 from daft_vllm.engine.constraints.patterns import UnsupportedPattern
 from daft_vllm.errors import SchemaError
@@ -87,6 +88,12 @@ def _translated(constraint: Constraint, library: Library) -> Enforcement | str:
 
 
 def _translated_in_time(constraint: Constraint, library: Library) -> Enforcement | str:
+    written = sum(map(len, constraint.choices or (constraint.grammar or "",)))
+    if written > MOST_WRITTEN:
+        raise SchemaError(
+            f"return_format has {'choices' if constraint.choices else 'a grammar'} of {written:,} characters, more "
+            f"than {MOST_WRITTEN:,}: use a Regex, or free text that you compare afterwards."
+        )
     if constraint.choices is not None:
         return Enforcement(library.name, "choice", constraint.choices)
     if constraint.grammar is not None:

@@ -163,8 +163,6 @@ class _Lowering(Emitter):
         branches = self._branches(schema, pointer, ())
         return self._choice([lowered for flat in branches for lowered in self._of_types(flat, pointer)])
 
-    # Resolving references and choices.
-
     def _branches(self, schema: Any, pointer: str, seen: tuple[str, ...], around: Keys = frozenset()) -> list[Flat]:
         """Return flat schemas in place of a schema: a value has to satisfy at least one of them.
 

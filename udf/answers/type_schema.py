@@ -15,6 +15,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 
 from daft_vllm.engine.constraints.formats import CLOCK_PATTERN, LOCAL_DATE_TIME_PATTERN, url_pattern
+from daft_vllm.engine.constraints.limits.work import spend
 from daft_vllm.errors import SchemaError
 from daft_vllm.udf.answers.readable import check_readable, keys_of_dict
 
@@ -185,6 +186,7 @@ def type_adapter(python_type: Any) -> TypeAdapter[Any]:
 
 def _with_readable_typed_dicts(given: Any) -> Any:
     """Replace each ``typing.TypedDict`` in a type by its backport: Pydantic reads no other before Python 3.12."""
+    spend(10, "return_format")
     if typing.is_typeddict(given) and type(given).__module__ == "typing" and sys.version_info < (3, 12):
         hints = typing.get_type_hints(given, include_extras=True)
         fields = {

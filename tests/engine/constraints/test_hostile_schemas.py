@@ -6,12 +6,14 @@ import functools
 import json
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import make_dataclass
+from typing import Any, TypedDict
 
 import daft
 import pytest
+from pydantic import create_model
 
-from daft_vllm import Regex, Tools, prompt
+from daft_vllm import Grammar, Regex, Tools, prompt
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.constraints.shortest import shortest_answer
@@ -103,6 +105,30 @@ def test_what_is_too_large_is_refused(given: Any, says: str, enforce: Any) -> No
         prompt(
             daft.col("q"), Regex("(" * 3000 + "a" + ")" * 3000) if given is Regex else given, enforce=enforce, gpus=0
         )
+    assert len(str(caught.value)) < 1500
+
+
+def _doubling_types(make: Callable[[str, Any], Any]) -> Any:
+    return functools.reduce(lambda inner, i: make(f"D{i}", inner), range(30), int)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (_doubling_types(lambda name, one: create_model(name, a=(one, ...), b=(one, ...))), "more than 20,000 parts"),
+        (_doubling_types(lambda name, one: TypedDict(name, {"a": one, "b": one})), "more than"),  # type: ignore[misc]
+        (_doubling_types(lambda name, one: make_dataclass(name, [("a", one), ("b", one)])), "more than 20,000 parts"),
+        (
+            functools.reduce(lambda inner, _: daft.DataType.struct({"a": inner}), range(150), daft.DataType.int64()),
+            "deep",
+        ),
+        ([f"the answer {i}" for i in range(100_000)], "choices of 1,.* characters, more than 1,000,000"),
+        (Grammar('root ::= "a"' + ' | "b"' * 200_000), "a grammar of 1,.* characters, more than 1,000,000"),
+    ],
+)
+def test_types_choices_and_grammars_have_limits_too(given: Any, says: str) -> None:
+    with pytest.raises(SchemaError, match=says) as caught:
+        prompt(daft.col("q"), given, gpus=0)
     assert len(str(caught.value)) < 1500
 
 
