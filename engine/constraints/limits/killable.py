@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import os
 import pickle
@@ -10,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -60,7 +60,7 @@ class CallFailed(Exception):
 class KillableFunction:
     """A function that runs in a process of its own, one call at a time. Any number of threads may call it.
 
-    The process starts with the first call, and again after one that was killed. It ends with this process.
+    The process starts with the first call, and again after one that was killed. It ends with this object.
 
     Args:
         pickled: the function, pickled. Its arguments and results are pickled too.
@@ -69,9 +69,9 @@ class KillableFunction:
     def __init__(self, pickled: bytes) -> None:
         self._pickled = pickled
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._owner = 0
+        self._end: weakref.finalize[Any, Any] | None = None
+        self._owner = 0  # the process that this object's process was started by, and not a fork of it
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the function's result.
@@ -99,14 +99,9 @@ class KillableFunction:
 
     def close(self) -> None:
         """End the process. The next call starts another."""
-        process, connection = self._process, self._connection
-        self._process = self._connection = None
-        if connection is not None:
-            connection.close()
-        if process is not None and self._owner == os.getpid():
-            process.kill()
-            process.wait()
-            atexit.unregister(self.close)
+        self._connection = None
+        if self._end is not None:
+            self._end()
 
     def _started(self) -> Connection:
         if self._connection is not None and self._owner == os.getpid():
@@ -117,7 +112,7 @@ class KillableFunction:
         search_path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         arguments = [str(theirs.fileno()), str(math.ceil(SECONDS) + _GRACE_SECONDS), str(MEMORY)]
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _CHILD, *arguments],
                 env={**os.environ, "PYTHONPATH": search_path},
                 pass_fds=[theirs.fileno()],
@@ -125,7 +120,7 @@ class KillableFunction:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        atexit.register(self.close)
+        self._end = weakref.finalize(self, _end, process, connection, os.getpid())
         try:
             connection.send_bytes(pickle.dumps((self._pickled, ())))
             ready = connection.poll(_START_SECONDS) and connection.recv_bytes()
@@ -136,3 +131,10 @@ class KillableFunction:
             reason = pickle.loads(ready)[1] if ready else "it did not start"
             raise CallFailed(f"the process that works on it can't be used: {reason}")
         return connection
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -> None:
+    connection.close()
+    if owner == os.getpid():
+        process.kill()
+        process.wait()

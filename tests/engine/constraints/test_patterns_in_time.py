@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import re
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -123,14 +126,18 @@ def _fill(number: int) -> int:
 
 
 def test_memory_of_a_call_is_limited() -> None:
-    import pickle
-
     function = killable.KillableFunction(pickle.dumps(_fill))
     assert function(1000) == 1000
     with pytest.raises(CallFailed, match="MemoryError"):
         function(killable.MEMORY * 2)
     assert function(10) == 10
-    process = function._process
-    function.close()
-    assert process is not None
-    assert process.poll() is not None
+
+
+def test_a_process_ends_with_its_function() -> None:
+    before = set(psutil.Process().children())
+    function = killable.KillableFunction(pickle.dumps(_fill))
+    assert function(10) == 10
+    (child,) = set(psutil.Process().children()) - before
+    del function
+    gc.collect()
+    assert not child.is_running()
