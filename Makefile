@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test slow fuzz bench lint types lock compat wheel-test clean
+.PHONY: demo test slow fuzz bench lint types lock audit compat wheel-test clean
 .DELETE_ON_ERROR:
 
 demo: .venv/ready
@@ -63,6 +63,12 @@ lock: | $(UV)
 	{ echo "# Made by 'make lock' from pyproject.toml; install with --no-deps."; grep -v "sys_platform == 'never'" .lock.part; } \
 	  > requirements-cpu.txt
 	rm .lock.part
+
+# Look up the pinned packages in PyPI's list of known vulnerabilities. Without that list it says "not audited", and fails
+# only with AUDIT=required. AUDIT_IGNORE="PYSEC-..." leaves some out.
+audit: | $(UV)
+	@echo "== known vulnerabilities of the pinned packages (pip-audit)"
+	@$(PYTHON) .ci/audit.py $(UV) requirements-cpu.txt
 
 # Run the fast tests with another release of vLLM's CPU build, or another Python, each in an environment of its own:
 # "make compat VLLM=0.31.0", "make compat PYTHON=python3.12 ARGS=tests/engine".

@@ -174,8 +174,8 @@ class OfflineEngine:
             if outcome.text != word:
                 raise EngineStartError(
                     f"constraints have no effect with model {self.config.model!r}: only {word!r} was allowed, and it "
-                    f"wrote {outcome.text!r} ({outcome.error or test.constraint}). Leave return_format out, or use "
-                    "another model."
+                    f"wrote {(outcome.text or '')[:200]!r} ({outcome.error or test.constraint}). Leave return_format "
+                    "out, or use another model."
                 )
         self._backends_checked |= backends
 

@@ -11,6 +11,7 @@ from daft_vllm.errors import ModelError
 from daft_vllm.model_configs.architecture import media_of_config, quiet_transformers
 from daft_vllm.model_configs.quantization import quantization_config, read_quantization
 from daft_vllm.model_configs.registry import ModelConfig
+from daft_vllm.wording import brief, shown
 
 _ENCODES = ("modules.json", "config_sentence_transformers.json")
 """Files of models that make embeddings. vLLM 0.32 takes a model with the first for one that doesn't generate
@@ -36,13 +37,15 @@ def derived_config(model: str, *, trust_remote_code: bool = False) -> ModelConfi
         with quiet_transformers():
             config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     except Exception as e:
-        why = " ".join(str(e).split())[:300]
+        why = str(e)
         if "trust_remote_code" in why or "custom code" in why:
             raise ModelError(
-                f"{model!r} comes with Python code of its own. If you trust it, pass "
+                f"{shown(model)} comes with Python code of its own. If you trust it, pass "
                 'engine_args={"trust_remote_code": True}.'
             ) from e
-        raise ModelError(f"the config.json of {model!r} can't be read: {type(e).__name__}: {why}") from e
+        raise ModelError(f"the config.json of {shown(model)} can't be read: {brief(e)}") from (
+            None if "://" in model else e
+        )
     text = config.get_text_config()
     found = _readable(config)
     folder = Path(model)

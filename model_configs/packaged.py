@@ -90,10 +90,11 @@ def _convert(source: Path, gguf: str, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    AutoTokenizer.from_pretrained(source, gguf_file=gguf).save_pretrained(target)
+    AutoTokenizer.from_pretrained(source, gguf_file=gguf, trust_remote_code=False).save_pretrained(target)
     AutoModelForCausalLM.from_pretrained(
         source,
         gguf_file=gguf,
+        trust_remote_code=False,
         dtype=torch.bfloat16,
         quantization_config=GgufConfig(gguf_file=gguf, dequantize=True),
     ).save_pretrained(target)

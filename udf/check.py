@@ -18,11 +18,13 @@ from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, suggest
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import Card, card_named, planned_card
 from daft_vllm.model_configs.resolution import resolve
+from daft_vllm.secrets import without_secrets
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
+from daft_vllm.udf.preflight.chat_template import check_chat_template
 from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
 from daft_vllm.udf.preflight.machine import (
     check_cluster,
@@ -34,8 +36,8 @@ from daft_vllm.udf.preflight.machine import (
 from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
-from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE
-from daft_vllm.wording import counted
+from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE, uses_process
+from daft_vllm.wording import brief, counted, line_of
 
 _SAMPLE = 256
 """How many rows' prompts are tokenized."""
@@ -125,8 +127,7 @@ def check(
         except DaftVLLMError as e:
             checks.append(Check(name, "failure", str(e)))
         except Exception as e:  # an odd model, of which one number isn't where others have it
-            why = " ".join(str(e).split())[:200]
-            checks.append(Check(name, "warning", f"not checked: {type(e).__name__}: {why}"))
+            checks.append(Check(name, "warning", f"not checked: {brief(e)}"))
         return checks[-1].status != "failure"
 
     def engine_options() -> str:
@@ -142,7 +143,9 @@ def check(
         # The prompt's parts, the format, and a model that daft-vllm doesn't describe, are checked below.
         model = found.name if config_of(found.name) is not None else DEFAULT_MODEL
         looked_at = {"model": model, "engine_args": found.args, "goal": None, "gpus": gpus}
-        spec_of(PromptOptions.of({**options, **looked_at}), ["auto"], use_process=True)
+        wanted = PromptOptions.of({**options, **looked_at})
+        uses_process(wanted)
+        spec_of(wanted, ["auto"], use_process=True)
         if given("recommended_sampling"):
             check_recommends(found.name, config_of(found.name))
         return "known, and in range"
@@ -167,7 +170,7 @@ def check(
     later: list[tuple[str, Callable[[], str | Check], str]] = [
         ("tokenizer", lambda: check_tokenizer(found), "" if exists else "needs the model's files, or the hub"),
         ("architecture", lambda: check_architecture(found), unknown),
-        ("chat template", lambda: _chat_template(found, given("chat_template"), applied), ""),
+        ("chat template", lambda: check_chat_template(found, given("chat_template"), applied), ""),
         ("modalities", lambda: _modalities(found, parts, df), no_prompt),
         ("return format", lambda: _return_format(return_format, found, options), no_format),
         ("context", lambda: _context(found, parts, df, options), no_prompt or no_table),
@@ -205,43 +208,6 @@ def _memory(model: Model, card: Card | None, gpus: float) -> str | Check:
     return check_memory(model, card, gpus)
 
 
-def _chat_template(model: Model, given: str | None, asked: bool | None) -> str | Check:
-    name = "chat template"
-    if given is not None:
-        return "passed"
-    if asked is False:
-        return "not used: prompts are sent as they are"
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        return Check(name, "skipped", "the tokenizer is not on this machine")
-    if tokenizer.chat_template:
-        return _renders(tokenizer)
-    config = config_of(model.name)
-    if config is not None and config.prompting.chat_template is not None:
-        return "that of the model's config"
-    missing = "the model has none: base models have none. Use the instruction-tuned model, or pass chat_template="
-    if asked:
-        raise ModelError(missing)
-    return Check(name, "warning", f"{missing}; prompts are sent as they are")
-
-
-def _renders(tokenizer: Any) -> str | Check:
-    """Return that the model's own chat template is used. Raise ``ModelError`` if it can't be read."""
-    from jinja2 import TemplateError, TemplateSyntaxError
-
-    try:
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": "Hello."}], tokenize=False, add_generation_prompt=True
-        )
-    except TemplateSyntaxError as e:
-        raise ModelError(
-            f"the model's chat template is damaged ({e}): pass chat_template=, or download it again."
-        ) from e
-    except TemplateError as e:
-        return Check("chat template", "warning", f"the model's own; it refuses a message of text alone: {e}")
-    return "the model's own"
-
-
 def _prompt(parts: list[Part], df: daft.DataFrame) -> str:
     """Return the types of the prompt's columns.
 
@@ -256,8 +222,8 @@ def _prompt(parts: list[Part], df: daft.DataFrame) -> str:
             names = df.schema().column_names()
             missing = [name for name in re.findall(r"col\((.*?)\)", str(part.column)) if name not in names]
             if not missing:
-                why = str(e.__cause__ or e).strip().splitlines()[-1].strip()
-                raise OptionError(f"the prompt can't be made of this table: {why}") from None
+                why = str(e.__cause__ or e).strip().splitlines()[-1]
+                raise OptionError(f"the prompt can't be made of this table: {line_of(without_secrets(why))}") from None
             raise OptionError(
                 f"the prompt's column {missing[0]!r} is not in the table.{suggest(missing[0], names)} Columns: "
                 f"{', '.join(names)}."

@@ -18,9 +18,10 @@ from daft_vllm.annotations import allows, shown, words
 from daft_vllm.engine.constraints.constraint import BackendChoice
 from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
 from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
-from daft_vllm.engine.setup.config import RESERVED_ARGS
+from daft_vllm.engine.setup.config import RESERVED_ARGS, secret_refused
 from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import OptionError, suggest
+from daft_vllm.secrets import secrets_in
 from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class PromptOptions:
             if one.name == "sampling" or value is one.default or allows(option_type(one.name), value):
                 continue
             kind = one.metadata["kind"] or words(option_type(one.name))
-            wrong.append(f"{one.name} is {kind}, got {shown(value)}.")
+            seen = type(value).__name__ if one.name == "engine_args" else shown(value)  # it may hold a secret
+            wrong.append(f"{one.name} is {kind}, got {seen}.")
         if wrong:
             raise OptionError(" ".join(wrong))
         for name, given in (
@@ -218,6 +220,8 @@ def _check_name(name: str, value: Any) -> None:
         raise OptionError(f"option {name!r} is not available here: {why}.")
     if name in OTHER_NAMES:
         raise OptionError(f"prompt() has no option {name!r}: write {OTHER_NAMES[name]}.")
+    if any(secrets_in(value, name)) and not isinstance(value, Mapping):
+        raise OptionError(secret_refused(name))
     if name not in RESERVED_ARGS and name in (vllm_engine_arg_names() or ()):
         raise OptionError(f"{name!r} is an argument of vLLM's engine: write engine_args={{{name!r}: {shown(value)}}}.")
     near = suggest(name, [*SamplingOptions.model_fields, *OPTION_NAMES])

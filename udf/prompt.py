@@ -202,7 +202,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     """Do as ``prompt`` does, with the options in one object."""
     parts, later = parts_of(messages), turns_of(options.turns)
     media = any(len(message) > 1 or message[0].kind != "auto" for message in (parts, *(asked for _, asked in later)))
-    use_process = _uses_process(options)
+    use_process = uses_process(options)
     hide_repeats()
     shown = options.progress_folder is None and wants_display()
     if shown:
@@ -231,17 +231,19 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     return expression
 
 
-def _uses_process(options: PromptOptions) -> bool:
+def uses_process(options: PromptOptions) -> bool:
     """Return whether engines run in processes of their own.
 
     Raises:
-        OptionError: ``use_process`` is False on Ray, or with more than one engine.
+        OptionError: ``use_process`` is False on Ray, or with more than one engine; or ``files`` has credentials, which
+            aren't sent to other processes.
     """
     on_ray = daft.get_or_infer_runner_type() == "ray"
-    if options.use_process == "auto":
-        return on_ray or options.max_concurrency > 1
-    if not options.use_process and on_ray:
+    wanted = on_ray or options.max_concurrency > 1 if options.use_process == "auto" else options.use_process
+    if wanted and options.files is not None:
+        options.files.check_sent()
+    if not wanted and on_ray:
         raise OptionError("use_process=False runs the engine in the driver, which can't be done on Ray: leave it out.")
-    if not options.use_process and options.max_concurrency > 1:
+    if not wanted and options.max_concurrency > 1:
         raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
-    return options.use_process
+    return wanted

@@ -97,6 +97,8 @@ class Provider(DaftProvider):
                 "with Daft's prompt only one engine runs in the driver: leave max_concurrency at 1, use "
                 "daft_vllm.prompt(...), or use Ray."
             )
+        if on_ray and chosen.files is not None:
+            chosen.files.check_sent()
         spec = spec_of(chosen, ["auto"], use_process=on_ray)
         return _Descriptor(self._name, chosen.model, spec, _makes_values(return_format), chosen.max_concurrency)
 

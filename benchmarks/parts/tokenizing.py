@@ -25,7 +25,7 @@ def main(
     from daft_vllm.engine.text.tokenize import Tokenizer
 
     model = suite("cpu").model
-    theirs = AutoTokenizer.from_pretrained(model)
+    theirs = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     ours = Tokenizer(theirs)
     print(f"| {rows} rows of | tokens a row | whole texts, µs a row | shared beginnings once, µs a row | times |")
     print("|---|---|---|---|---|")

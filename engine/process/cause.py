@@ -8,6 +8,8 @@ import signal
 
 from pydantic import ValidationError
 
+from daft_vllm.secrets import is_secret_name, without_secrets
+
 MAX_CAUSES = 3
 MAX_CHARACTERS = 600
 """How much of each cause is shown."""
@@ -53,6 +55,15 @@ _ADVICE = (
     (
         _MEMORY,
         "Lower max_model_len or gpu_memory_utilization in engine_args, or use more GPUs or a smaller model.",
+    ),
+    (
+        re.compile(r"trust_remote_code"),
+        'The model comes with Python code of its own. If you trust it, pass engine_args={"trust_remote_code": True}.',
+    ),
+    (
+        re.compile(r"cannot find any model weights"),
+        "Weights are read from safetensors only. If there are pickles (.bin, .pt), and you trust them, pass "
+        'engine_args={"load_format": "hf"}.',
     ),
     (re.compile(r"gated|\b401\b"), "Accept the model's licence on the hub and set HF_TOKEN."),
     (
@@ -108,13 +119,13 @@ def start_error(model: str, error: Exception, log: str, exit_code: int | None, l
     if _NO_CAUSE.search(text):
         text = _cause(log, exit_code) or last_lines(log) or text
     found = (f"vLLM did not start with model {model!r}: {text}", _variables(text), _advice(text), _where(log_name))
-    return "\n".join(filter(None, found))
+    return without_secrets("\n".join(filter(None, found)))
 
 
 def died_of(log: str, exit_code: int | None, log_name: str) -> str:
     """Return why vLLM died, as far as it is known, what to do, and where the log is. Arguments as ``start_error``."""
     text = _cause(log, exit_code) or "Its log doesn't say why."
-    return " ".join(filter(None, (text, _advice(text), _where(log_name))))
+    return without_secrets(" ".join(filter(None, (text, _advice(text), _where(log_name)))))
 
 
 def _text_of(error: Exception) -> str:
@@ -168,7 +179,7 @@ def _variables(text: str) -> str | None:
     names = [
         f"{name}={value}"
         for name, value in os.environ.items()
-        if name.startswith(_READ_BY_VLLM) and name not in text and value in quoted
+        if name.startswith(_READ_BY_VLLM) and not is_secret_name(name) and name not in text and value in quoted
     ]
     return f"The value comes from the environment: {', '.join(names)}." if names else None
 

@@ -30,10 +30,12 @@ from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, requir
 from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
+from daft_vllm.engine.setup.pickles import safetensors_args
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.text.tools import ToolReader
 from daft_vllm.errors import EngineStartError, ModelError, OptionError
+from daft_vllm.wording import brief
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
@@ -136,6 +138,7 @@ class Core:
         adapters = download_adapters(config.adapters)
         args = start_args(config, left_out)
         args |= adapter_args(adapters, args)
+        args |= safetensors_args(config.model, args)
         if isinstance(args["structured_outputs_config"], dict):  # vLLM sets attributes on it
             args["structured_outputs_config"] = StructuredOutputsConfig(**args["structured_outputs_config"])
         check_parser(reasoning_parser(config))
@@ -208,7 +211,7 @@ class Core:
                     raise TimeoutError("its core died" if self.is_dead() else f"not done after {seconds:g} seconds")
                 task.result()
             except Exception as e:
-                raise ModelError(f"vLLM can't load the adapter {name!r} from {adapter.path!r}: {e}") from e
+                raise ModelError(f"vLLM can't load the adapter {name!r} from {adapter.path!r}: {brief(e)}") from e
 
     async def generate(self, request_id: str, row: Row) -> Outcome:
         """Generate the answer of one row.
@@ -247,7 +250,7 @@ class Core:
             cause = e.__cause__ or e  # vLLM wraps unexpected errors in an EngineGenerateError
             refused = isinstance(cause, (VLLMClientError, ValueError))
             code: ErrorCode = "invalid_request" if refused else "engine_error"
-            return Outcome.failed(code, f"{type(cause).__name__}: {cause}", prompt_tokens=row.prompt_tokens)
+            return Outcome.failed(code, brief(cause), prompt_tokens=row.prompt_tokens)
         if last is not None and last.outputs[0].finish_reason == "abort":
             raise EngineDeadError  # nothing here aborts rows: the core is ending, after a SIGTERM for example
         if last is None:
@@ -262,7 +265,7 @@ class Core:
                 outcome = outcome._replace(text=text)
             return self._split_answer(outcome, completion.token_ids, row)
         except Exception as e:  # vLLM has many parsers, and they read whatever a model wrote
-            error = ErrorValue("invalid_output", f"the answer can't be parsed: {type(e).__name__}: {e}")
+            error = ErrorValue("invalid_output", f"the answer can't be parsed: {brief(e)}")
             return outcome._replace(error=error)
 
     def _split_answer(self, outcome: Outcome, token_ids: Sequence[int], row: Row) -> Outcome:

@@ -9,5 +9,5 @@ class MediaError(Exception):
     """A medium can't be used. ``error`` says why, as the error of its row."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(code, message)
         self.error = ErrorValue(code, message)
+        super().__init__(*self.error)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from daft_vllm.engine.requests.toolbox import ToolAnswer
+from daft_vllm.secrets import without_secrets
+from daft_vllm.wording import line_of
 
 ErrorCode = Literal[
     "null_prompt",
@@ -37,11 +39,29 @@ NOT_ASKED: tuple[ErrorCode, ...] = ("null_prompt", "blank_prompt")
 """Codes of rows that were not asked, which is no failure."""
 
 
-class ErrorValue(NamedTuple):
-    """A row's failure as a value: a code to group by and a message that says what to do."""
+QUOTES_THE_ROW: tuple[ErrorCode, ...] = ("invalid_prompt", "invalid_output")
+"""Codes whose messages may hold part of a prompt or of an answer. These are logged at debug level only."""
 
+MOST = 500
+"""Characters of the message of a row's error. It may hold what the row, a file or a server said."""
+
+
+class _ErrorFields(NamedTuple):
     code: ErrorCode
     message: str
+
+
+class ErrorValue(_ErrorFields):
+    """A row's failure as a value: a code to group by and a message that says what to do.
+
+    The message is one line of at most ``MOST`` characters, without characters that a terminal could take for commands.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, code: ErrorCode, message: str) -> ErrorValue:
+        """Return the error. The message is cut."""
+        return super().__new__(cls, code, line_of(without_secrets(message), MOST))
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

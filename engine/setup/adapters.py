@@ -7,22 +7,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from daft_vllm.engine.setup.pickles import check_adapter_pickles
 from daft_vllm.errors import ModelError, OptionError
+from daft_vllm.wording import brief, shown
 
 _RUNNING = 4
 """How many adapters may run in one step. Rows are sorted by adapter, so few run at once. Each takes GPU memory."""
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 
 
-def check_adapters(adapters: Mapping[str, str]) -> None:
-    """Raise ``ModelError`` if an adapter is given as a folder, and is no adapter. Names on a hub are not checked."""
+def check_adapters(adapters: Mapping[str, str], engine_args: Mapping[str, Any]) -> None:
+    """Raise ``ModelError`` if an adapter is given as a folder, and can't be loaded. Names on a hub are not checked.
+
+    It can't be loaded if it is no adapter, or a pickle that ``engine_args`` don't allow.
+    """
     for name, place in adapters.items():
         if not name or not isinstance(name, str) or not isinstance(place, str):
-            raise OptionError(f"adapters maps each name to a folder, or to a name on the hub. Got {name!r}: {place!r}.")
+            raise OptionError(
+                f"adapters maps each name to a folder, or to a name on the hub. Got "
+                f"{name!r}: {shown(place) if isinstance(place, str) else type(place).__name__}."
+            )
         path = Path(place).expanduser()
         local = path.is_absolute() or place.startswith((".", "~")) or place.count("/") > 1
         if local or path.is_dir() or (path.parts and Path(path.parts[0]).is_dir()):
             _rank(name, path)
+            check_adapter_pickles(name, path, engine_args)
 
 
 def download_adapters(adapters: Mapping[str, str]) -> dict[str, str]:
@@ -40,9 +49,7 @@ def download_adapters(adapters: Mapping[str, str]) -> dict[str, str]:
             try:
                 path = Path(snapshot_download(place))
             except Exception as e:
-                raise ModelError(
-                    f"the adapter {name!r} can't be downloaded from {place!r}: {type(e).__name__}: {e}"
-                ) from e
+                raise ModelError(f"the adapter {name!r} can't be downloaded from {shown(place)}: {brief(e)}") from e
         found[name] = str(path)
     return found
 
@@ -51,10 +58,13 @@ def adapter_args(folders: Mapping[str, str], engine_args: Mapping[str, Any]) -> 
     """Return the arguments of vLLM's engine that adapters need, without those in ``engine_args``.
 
     Raises:
-        ModelError: a folder is no adapter, or the rank of an adapter is too high.
+        ModelError: a folder is no adapter, its weights are a pickle that ``engine_args`` don't allow, or its rank is
+            too high.
     """
     if not folders:
         return {}
+    for name, folder in folders.items():
+        check_adapter_pickles(name, Path(folder), engine_args)
     from vllm.config.lora import MaxLoRARanks
 
     rank = max(_rank(name, Path(folder)) for name, folder in folders.items())
@@ -74,7 +84,7 @@ def adapter_args(folders: Mapping[str, str], engine_args: Mapping[str, Any]) -> 
 def _rank(name: str, folder: Path) -> int:
     path = folder / "adapter_config.json"
     if not folder.is_dir():
-        raise ModelError(f"there is no folder {str(folder)!r} for the adapter {name!r}.")
+        raise ModelError(f"there is no folder {shown(str(folder))} for the adapter {name!r}.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:

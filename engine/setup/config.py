@@ -11,6 +11,7 @@ from typing import Any
 from daft_vllm.engine.setup.adapters import check_adapters
 from daft_vllm.engine.setup.arg_types import check_values, vllm_engine_arg_names
 from daft_vllm.errors import MissingPackageError, OptionError, suggest
+from daft_vllm.secrets import has_secrets, secrets_in
 
 INSTALL_HINT = (
     "vLLM is not installed here. On a machine with a GPU: pip install 'daft-vllm[gpu]'. "
@@ -81,8 +82,10 @@ class EngineConfig:
             raise OptionError(f"max_restarts is 0 (never) or more, got {self.max_restarts}.")
         if self.queue_factor < 1:
             raise OptionError(f"queue_factor is at least 1, got {self.queue_factor}.")
+        if has_secrets([self.model, *self.adapters.values()]):
+            raise OptionError("model and adapters are folders or names, without a token or a password: set HF_TOKEN.")
         check_engine_args(self.engine_args)
-        check_adapters(self.adapters)
+        check_adapters(self.adapters, self.engine_args)
         guided = self.engine_args.get("structured_outputs_config", {})
         if isinstance(guided, Mapping) and guided.get("backend", "xgrammar") != "xgrammar":
             raise OptionError(
@@ -112,8 +115,12 @@ class EngineConfig:
 def check_engine_args(engine_args: Mapping[str, Any]) -> None:
     """Raise ``OptionError`` for a name that vLLM's engine doesn't know or daft-vllm sets itself, or a wrong value.
 
+    A secret is refused: the arguments are shown in messages, logged by vLLM, and sent to other processes.
+
     If vLLM isn't installed (for example on a driver without a GPU), they are checked later, in the worker.
     """
+    for place in secrets_in(engine_args):
+        raise OptionError(secret_refused(place))
     known = vllm_engine_arg_names()
     for name in engine_args:
         if name in RESERVED_ARGS:
@@ -121,6 +128,15 @@ def check_engine_args(engine_args: Mapping[str, Any]) -> None:
         if known is not None and name not in known:
             raise OptionError(f"vLLM has no engine argument {name!r}.{suggest(name, known)}")
     check_values(engine_args)
+
+
+def secret_refused(place: str) -> str:
+    """Return the message for a secret in the engine's arguments."""
+    if place == "hf_token":
+        how = "leave it out, and set HF_TOKEN in the environment of each process that loads the model"
+    else:
+        how = "put it into the environment of each process that loads the model"
+    return f"engine_args may hold no token, key or password, and {place} looks like one: {how}."
 
 
 def reasoning_parser(config: EngineConfig) -> str:

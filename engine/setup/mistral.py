@@ -43,7 +43,7 @@ def hf_tokenizer_args(model: str, args: Mapping[str, Any]) -> dict[str, Any]:
         wanted["tokenizer"] = str(converted_tokenizer(folder))
     if (folder / "params.json").is_file() and (folder / "config.json").is_file() and (folder / _INDEX).is_file():
         # The classes that vLLM chooses by params.json take Mistral's own tokenizer only.
-        wanted |= {"config_format": "hf", "load_format": "hf"}
+        wanted |= {"config_format": "hf", "load_format": "safetensors"}
     return {name: value for name, value in wanted.items() if name not in args}
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from daft_vllm.engine.setup.context import config_problem
 from daft_vllm.errors import ModelError
+from daft_vllm.secrets import has_secrets
+from daft_vllm.wording import shown
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
@@ -38,7 +40,7 @@ def check_model_folder(model: str) -> None:
         return
     if not path.is_dir():
         raise ModelError(
-            f"there is no model folder {model!r}. Give the folder with the model's config.json, "
+            f"there is no model folder {shown(model)}. Give the folder with the model's config.json, "
             "or a name on the Hugging Face hub such as 'HuggingFaceTB/SmolLM2-135M-Instruct'."
         )
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
@@ -68,8 +70,10 @@ def _name_problem(model: str) -> str | None:
         )
     if len(model) > _LONGEST_NAME and not model.startswith(("/", ".", "~")):
         return f"model={model[:40]!r}... has {len(model)} characters, more than any name on the hub."
+    if has_secrets(model):
+        return f"model={shown(model)} has a token or a password in it: write the name alone, and set HF_TOKEN."
     if found := _ON_HUB.fullmatch(model):
-        return f"model={model!r} is an address: write the name alone, model={found[1] or found[2]!r}."
+        return f"model={shown(model)} is an address: write the name alone, model={found[1] or found[2]!r}."
     if found := _REVISION.fullmatch(model):
         args = f'engine_args={{"revision": "{found[2]}"}}'
         return f"model={model!r} names a revision: write model={found[1]!r}, {args}."
@@ -78,7 +82,7 @@ def _name_problem(model: str) -> str | None:
     if model.startswith("file://"):
         return f"model is a folder without file://: write model={model.removeprefix('file://')!r}."
     if _OTHER_PLACE.fullmatch(model):
-        return f"model={model!r} is an address: copy the model's files into a folder, and pass the folder."
+        return f"model={shown(model)} is an address: copy the model's files into a folder, and pass the folder."
     return None
 
 

@@ -19,6 +19,7 @@ from daft_vllm.engine.setup.model_folder import (
     has_hf_tokenizer,
     has_mistral_tokenizer,
 )
+from daft_vllm.engine.setup.pickles import check_model_pickles
 from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import SchemaError
 
@@ -35,7 +36,8 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
         MissingPackageError: vLLM is not installed.
         OptionError: the installed vLLM does not know an engine argument, doesn't take its value, or refuses a sampling
             option, or the context is longer than the model's.
-        ModelError: the model's folder doesn't exist, contains no model, or a file of it is missing or cut off.
+        ModelError: the model's folder doesn't exist, contains no model, a file of it is missing or cut off, or its
+            weights are pickles that the engine's arguments don't allow.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
     require_vllm()
@@ -47,6 +49,8 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
         args = config.engine_args
         weights = args.get("load_format", "auto") in FROM_FILES
         check_folder_complete(folder, weights=weights, tokenizer=not args.get("tokenizer"))
+        if weights:
+            check_model_pickles(folder, args)
     tokenizer_of = str(config.engine_args.get("tokenizer") or config.model)
     check_sampling_for(config, sampling, constraints=constraints, tokenizer_of=tokenizer_of)
     for constraint in constraints:
@@ -113,11 +117,15 @@ def local_tokenizer(model: str) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def load_tokenizer(model: str) -> Any:
-    """Return the tokenizer of a model that is on this machine. Raises whatever transformers raises."""
+    """Return the tokenizer of a model that is on this machine. Raises whatever transformers raises.
+
+    Code that comes with a model is never run here: ``trust_remote_code=None``, transformers' default, asks in the
+    terminal.
+    """
     from transformers import AutoTokenizer
 
     folder = Path(model).expanduser()
     if not has_mistral_tokenizer(folder):
         return AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     place = folder if has_hf_tokenizer(folder) else converted_tokenizer(folder)
-    return AutoTokenizer.from_pretrained(place, local_files_only=True, mistral_format=False)
+    return AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False, mistral_format=False)

@@ -12,6 +12,8 @@ import annotated_types
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from daft_vllm.secrets import has_secrets
+
 _WORDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
@@ -46,10 +48,10 @@ def words(annotation: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message: as it is if it is short, else its type."""
+    """Return a value for a message: as it is if it is short and no secret, else its type."""
     text = repr(value)
     plain = isinstance(value, (str, int, float, list, dict, tuple)) or value is None
-    return text if plain and len(text) <= 60 else type(value).__name__
+    return text if plain and len(text) <= 60 and not has_secrets(value) else type(value).__name__
 
 
 def _parts(annotation: Any) -> list[str]:

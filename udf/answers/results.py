@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +45,7 @@ def with_stop_named(parsed: Parsed, outcome: Outcome) -> Parsed:
         f"{outcome.stop_reason!r} in {option} ended the answer before it was complete. Leave out of {option} what "
         f"return_format needs ({parsed.error.message})"
     )
-    return Parsed(None, parsed.error._replace(message=message))
+    return Parsed(None, ErrorValue(parsed.error.code, message))
 
 
 def value_array(parsed: list[Parsed], dtype: DataType) -> pa.Array:
@@ -79,3 +79,9 @@ def result_series(outcomes: Sequence[Outcome], parsed: Sequence[Parsed], values:
 def _encodable(value: Any) -> Any:
     """Return a value for Arrow. Half of a surrogate pair, which its texts can't hold, is written as an escape."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def first_row(failed: Mapping[int, ErrorValue], column: str) -> str:
+    """Return which row of a batch failed first, and why. ``failed``: the errors by row number, at least one."""
+    row, error = next(iter(failed.items()))
+    return f"the first is row {row} of a batch of {column!r}: {error}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import math
 import os
+import pickle
 import queue
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import daft
 from daft.io import IOConfig
@@ -18,9 +21,10 @@ from daft.io import IOConfig
 from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
+from daft_vllm.udf.columns.credentials import credentials_in, opened, refused, sealed
 from daft_vllm.udf.columns.local import read_local
 from daft_vllm.udf.columns.network.http import fetch
-from daft_vllm.udf.columns.places import brief, shown
+from daft_vllm.wording import brief, shown
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
 _LEAST_MEMORY = 64 << 20
@@ -46,6 +50,8 @@ class FileAccess:
         private_network: whether HTTP URLs may lead to addresses that are not public (``10.0.0.1``, ``localhost``, the
             metadata services of clouds).
         io_config: Daft's settings for object stores, for example their credentials. HTTP servers get none of them.
+            Credentials stay in this process: with engines in other processes (Ray, ``max_concurrency`` above 1) they
+            come from the environment there.
         max_bytes: the size of the largest file. Default 64 MiB.
         max_pages: the most pages of a PDF. Default 32.
         max_seconds: how long the files of one cell may take together, fetched and decoded. A server that asks to wait
@@ -56,7 +62,7 @@ class FileAccess:
 
     folders: Sequence[str] = ()
     private_network: bool = False
-    io_config: IOConfig | None = None
+    io_config: IOConfig | None = field(default=None, repr=False)
     max_bytes: int = 64 << 20
     max_pages: int = 32
     max_seconds: float = 60.0
@@ -77,6 +83,19 @@ class FileAccess:
             raise OptionError(
                 f"max_memory is a number of bytes, at least {_LEAST_MEMORY} (64 MiB), got {self.max_memory}."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the credentials out, which stay in this process."""
+        return {**self.__dict__, "io_config": sealed(self.io_config)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the credentials again. Raises ``OptionError`` in another process than theirs."""
+        self.__dict__.update({**state, "io_config": opened(state["io_config"])})
+
+    def check_sent(self) -> None:
+        """Raise ``OptionError`` if this has credentials: they are not sent to other processes."""
+        if names := credentials_in(self.io_config):
+            raise refused(names)
 
     def budget(self) -> Budget:
         """Return what the files of one more cell may cost."""
@@ -108,7 +127,12 @@ class FileAccess:
     def digest(self, file: daft.File | str) -> bytes:
         """Return a digest of the file's location and these settings. It stands for the content, which is not read."""
         place = file if isinstance(file, str) else (file.path, file.position, file._inner.size())
-        return hashlib.blake2b(repr((place, self)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        text = repr((place, self)).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16, key=self._key).digest()
+
+    @functools.cached_property
+    def _key(self) -> bytes:
+        return hashlib.blake2b(pickle.dumps(self.io_config)).digest() if self.io_config is not None else b""
 
     def _too_large(self, url: str) -> MediaError:
         message = f"{shown(url)} has more than {self.max_bytes} bytes: raise files=FileAccess(max_bytes=...)"

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 
 from daft_vllm.engine.requests.media import MediaError
-from daft_vllm.udf.columns.places import shown
+from daft_vllm.wording import shown
 
 _LONGEST_PATH = 4096
 """PATH_MAX of Linux. To resolve a path of a megabyte would take minutes."""

@@ -15,6 +15,7 @@ from daft_vllm.engine.setup.model_folder import (
     has_hf_tokenizer,
     has_mistral_tokenizer,
 )
+from daft_vllm.engine.setup.pickles import PICKLES, check_model_pickles, reads_pickles
 from daft_vllm.engine.setup.preflight import load_tokenizer
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, known_models
@@ -22,6 +23,7 @@ from daft_vllm.model_configs.cards import GIB
 from daft_vllm.model_configs.memory import weights_of
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
+from daft_vllm.wording import brief
 
 HUB_SECONDS = 5.0
 """How long the hub may take to answer."""
@@ -43,8 +45,8 @@ def check_files(model: Model, *, elsewhere: bool = False) -> str | Check:
         elsewhere: it will run on another machine: that this one doesn't reach the hub is a warning.
 
     Raises:
-        ModelError: a file is missing or cut off, the hub doesn't have the model or can't be asked, or its licence has
-            to be accepted.
+        ModelError: a file is missing or cut off, the hub doesn't have the model or can't be asked, its licence has to
+            be accepted, or its weights are pickles that the engine's arguments don't allow.
     """
     check_model_folder(model.name)
     known = config_of(model.name)
@@ -52,16 +54,20 @@ def check_files(model: Model, *, elsewhere: bool = False) -> str | Check:
     if folder is not None:
         try:
             check_folder_complete(folder, weights=model.reads_weights, tokenizer="tokenizer" not in model.args)
-            return f"{folder}, complete"
         except ModelError:
             if Path(model.name).expanduser().is_dir():
                 raise
+        else:
+            if model.reads_weights:
+                check_model_pickles(folder, model.args)
+            return f"{folder}, complete"
     if known is not None and known.package is not None:
         known.package.folder()
         return f"carried by the package {known.package.distribution}, converted on first use"
     if model.name.startswith((".", "/", "~")) or model.name.count("/") > 1:
         raise ModelError(f"there is no folder {model.name!r}.")
-    return _on_hub(known.hub_name if known is not None else model.name, known, elsewhere=elsewhere)
+    on_hub = known.hub_name if known is not None else model.name
+    return _on_hub(on_hub, known, elsewhere=elsewhere, pickles=reads_pickles(model.args))
 
 
 def check_tokenizer(model: Model) -> str | Check:
@@ -78,9 +84,15 @@ def check_tokenizer(model: Model) -> str | Check:
     try:
         tokenizer = load_tokenizer(str(place))
     except Exception as e:
-        why = " ".join(str(e).split())[:200]
+        if "trust_remote_code" in str(e):
+            if model.args.get("trust_remote_code") is True:
+                return Check("tokenizer", "skipped", "it is Python code of the model's own, which only the load runs")
+            raise ModelError(
+                f"the tokenizer in {str(place)!r} is Python code of the model's own. If you trust it, pass "
+                'engine_args={"trust_remote_code": True}.'
+            ) from e
         raise ModelError(
-            f"the tokenizer in {str(place)!r} can't be loaded ({type(e).__name__}: {why}): download its files again, "
+            f"the tokenizer in {str(place)!r} can't be loaded ({brief(e)}): download its files again, "
             'or pass engine_args={"tokenizer": "owner/name"}.'
         ) from e
     if not has_mistral_tokenizer(place):
@@ -108,7 +120,7 @@ def suggest_model(name: str) -> str:
     return f" Did you mean {names[near[0]]!r}?" if near and near[0] != name.lower() else ""
 
 
-def _on_hub(name: str, known: ModelConfig | None, *, elsewhere: bool) -> str | Check:
+def _on_hub(name: str, known: ModelConfig | None, *, elsewhere: bool, pickles: bool) -> str | Check:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
@@ -141,14 +153,19 @@ def _on_hub(name: str, known: ModelConfig | None, *, elsewhere: bool) -> str | C
         if _UNREACHABLE & {one.__name__ for one in type(e).__mro__}:
             host = urlsplit(ENDPOINT).netloc
             return unreachable(f"{name!r} is not on this machine, and {host} can't be reached.")
-        why = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise ModelError(f"{name!r} is not on this machine, and the hub can't be asked: {why}.{hint}") from e
+        raise ModelError(f"{name!r} is not on this machine, and the hub can't be asked: {brief(e)}.{hint}") from e
     if info.gated and get_token() is None:
         raise ModelError(gated)
     files = [one.rfilename for one in info.siblings or ()]
     if files and not any(file.endswith((".safetensors", ".bin", ".pt")) for file in files):
         what = "only GGUF files" if any(file.endswith(".gguf") for file in files) else "no weights"
         raise ModelError(f"{name} has {what} on the hub, and vLLM reads safetensors: take the model it was made from.")
+    weights = [file for file in files if file.endswith((".safetensors", *PICKLES))]
+    if weights and not pickles and not any(file.endswith(".safetensors") for file in weights):
+        raise ModelError(
+            f"the weights of {name} on the hub are pickles ({weights[0]}), in which Python code can hide: take a model "
+            'with safetensors. If you trust these files, pass engine_args={"load_format": "hf"}.'
+        )
     if "adapter_config.json" in files and "config.json" not in files:
         raise ModelError(
             f'{name} is a LoRA adapter, not a model: pass its base model, and adapters={{"name": {name!r}}}, '

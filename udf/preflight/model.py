@@ -51,7 +51,7 @@ class Model:
         known = config_of(self.name)
         if known is not None:
             return known
-        trusted = bool(self.args.get("trust_remote_code"))
+        trusted = self.args.get("trust_remote_code") is True
         return derived_config(str(self.folder or self.name), trust_remote_code=trusted)
 
     @property

@@ -17,7 +17,7 @@ from daft import Series
 from daft.udf.metrics import increment_counter
 
 from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
-from daft_vllm.engine.requests.outcome import NOT_ASKED, count_by_code
+from daft_vllm.engine.requests.outcome import NOT_ASKED, QUOTES_THE_ROW, count_by_code
 from daft_vllm.engine.setup.guardian import raise_if_python_ends
 from daft_vllm.errors import (
     DaftVLLMError,
@@ -28,13 +28,14 @@ from daft_vllm.errors import (
     RowError,
     SchemaError,
 )
-from daft_vllm.udf.answers.results import result_series, value_array, with_stop_named
+from daft_vllm.udf.answers.results import first_row, result_series, value_array, with_stop_named
 from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
 from daft_vllm.udf.columns.cells import CellReader
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.worker.opening import opened_engine
 from daft_vllm.udf.worker.progress import ProgressWriter
 from daft_vllm.udf.worker.spec import PromptSpec
+from daft_vllm.wording import brief
 
 logger = logging.getLogger("daft_vllm")
 
@@ -309,7 +310,7 @@ class PromptActor:
                 try:
                     engine = opened_engine(self._spec)
                 except Exception as e:
-                    self._give_up(e if isinstance(e, DaftVLLMError) else EngineStartError(f"{type(e).__name__}: {e}"))
+                    self._give_up(e if isinstance(e, DaftVLLMError) else EngineStartError(brief(e, 600)))
                     raise
                 self._before = self._counted = engine.stats()
                 self._engine = engine
@@ -345,15 +346,14 @@ class PromptActor:
         if failed:
             counts = count_by_code([Outcome(error=error) for error in failed.values()])
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
-            row, first = next(iter(failed.items()))
-            message = (
-                f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); the first is row {row} of a batch "
-                f"of {column!r}: {first}"
-            )
+            message = f"{len(failed)} of {len(outcomes)} rows have no value ({summary}); "
+            told = {i: error for i, error in failed.items() if error.code not in QUOTES_THE_ROW}
+            first = first_row(failed, column)
             if self._spec.options.on_error == "raise":
-                self._give_up(error := RowError(message))
+                self._give_up(error := RowError(message + first))
                 raise error
-            logger.warning(message)
+            logger.warning("%s", message + (first_row(told, column) if told else "details=True has each row's reason"))
+            logger.debug("%s", first)
 
     def _progress_since_last_batch(self) -> dict[str, int]:
         """Return how much the engine's counters have grown since the last report of a batch."""

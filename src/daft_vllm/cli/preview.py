@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from daft_vllm.wording import visible
+
 _LONGEST = 300
 """Characters of a cell that are shown."""
 
@@ -46,4 +48,5 @@ class Screen:
 
 def _cell(value: Any) -> str:
     text = "" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    lines = "\n".join(visible(line) for line in text[:_LONGEST].splitlines())
+    return lines if len(text) <= _LONGEST else f"{lines}..."

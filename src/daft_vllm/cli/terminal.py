@@ -79,6 +79,7 @@ def engine_args_of(text: str) -> dict[str, Any]:
 
 def json_object(option: str, text: str, example: str = "") -> dict[str, Any]:
     """Return the JSON object in an option's text. Raise ``OptionError`` for anything else, with an example."""
+    from daft_vllm.annotations import words
     from daft_vllm.errors import OptionError
 
     hint = f" Write for example {example}." if example else ""
@@ -87,7 +88,7 @@ def json_object(option: str, text: str, example: str = "") -> dict[str, Any]:
     except ValueError as e:
         raise OptionError(f"{option} is not JSON: {e}.{hint}") from None
     if not isinstance(value, dict):
-        raise OptionError(f"{option} is a JSON object, got {text[:60]}.{hint}")
+        raise OptionError(f"{option} is a JSON object, got {words(type(value))}.{hint}")
     return value
 
 

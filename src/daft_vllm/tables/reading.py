@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import daft
-from daft import DataFrame
+from daft import DataFrame, DataType
 
 from daft_vllm.errors import OptionError
 from daft_vllm.tables.delimited import not_in_utf8, read_delimited
 from daft_vllm.tables.json_lines import read_json_lines
 from daft_vllm.tables.writing import first_line
+from daft_vllm.wording import shown
 
 _JSON = (".json", ".jsonl", ".ndjson")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -75,12 +76,35 @@ def read_input(path: str, *, keep_empty: bool = False) -> Input:
         place = f"{glob.escape(place)}/**/*{suffix}"
     if suffix not in TABLES:
         if not suffix and not os.path.exists(place):  # a folder that isn't there, perhaps
-            raise OptionError(f"there is no input {path!r}.")
+            raise OptionError(f"there is no input {shown(path)}.")
         raise OptionError(
-            f"cannot tell the format of {path!r}: its name has to end in {', '.join(TABLES)}, or in that of an image."
+            f"cannot tell the format of {shown(path)}: its name has to end in {', '.join(TABLES)}, or in that of an "
+            "image."
         )
     with explained(path):
-        return Input(_table(place, suffix, path, keep_empty=keep_empty))
+        found = _table(place, suffix, path, keep_empty=keep_empty)
+        _check_no_code(found, path)
+        return Input(found)
+
+
+def _check_no_code(df: DataFrame, path: str) -> None:
+    """Raise ``OptionError`` for a column of Python objects: Daft unpickles them, which runs code that a file holds."""
+    found = [field.name for field in df.schema() if _holds_objects(field.dtype)]
+    if found:
+        raise OptionError(
+            f"the input {shown(path)} has Python objects in {', '.join(found)}, and to read them is to run code that "
+            "the file holds: leave the column out of the file, or write it as text."
+        )
+
+
+def _holds_objects(dtype: DataType) -> bool:
+    if dtype.is_list() or dtype.is_fixed_size_list():
+        return _holds_objects(dtype.dtype)
+    if dtype.is_map():
+        return _holds_objects(dtype.key_type) or _holds_objects(dtype.value_type)
+    if dtype.is_struct():
+        return any(map(_holds_objects, dtype.fields.values()))
+    return bool(dtype.is_python())
 
 
 @contextlib.contextmanager
@@ -91,11 +115,11 @@ def explained(path: str) -> Iterator[None]:
     except OptionError:
         raise
     except FileNotFoundError:
-        raise OptionError(f"there is no input {path!r}.") from None
+        raise OptionError(f"there is no input {shown(path)}.") from None
     except Exception as e:
         if "invalid utf-8" in str(e).lower():
             raise OptionError(not_in_utf8(path)) from None
-        raise OptionError(f"the input {path!r} can't be read: {first_line(e)}") from None
+        raise OptionError(f"the input {shown(path)} can't be read: {first_line(e)}") from None
 
 
 def _table(place: str, suffix: str, path: str, *, keep_empty: bool) -> DataFrame:
@@ -166,10 +190,10 @@ def _suffix_in(folder: str, path: str) -> str:
     if images and not tables:
         return images[0]
     if not tables and not images:
-        raise OptionError(f"the folder {path!r} has no {', '.join((*TABLES, *IMAGES))} files.")
+        raise OptionError(f"the folder {shown(path)} has no {', '.join((*TABLES, *IMAGES))} files.")
     several = [*tables, *images]
     raise OptionError(
-        f"the folder {path!r} has files of several kinds ({', '.join(several)}): write "
+        f"the folder {shown(path)} has files of several kinds ({', '.join(several)}): write "
         f"'{path.rstrip('/')}/*{several[0]}'."
     )
 

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 from daft import DataFrame, col
 
 from daft_vllm.errors import OptionError
+from daft_vllm.secrets import without_secrets
 from daft_vllm.tables.forms import Form, TableFormat, form_of, json_line
 from daft_vllm.tables.leaves import Say
+from daft_vllm.wording import line_of, shown
 
 FORMATS: Mapping[str, TableFormat] = {
     ".parquet": "parquet",
@@ -135,11 +137,11 @@ def output_of(place: str, *, overwrite: bool = False) -> Output:
         return Output(str(path), "parquet", is_folder=True, overwrite=overwrite)
     if kind is None:
         raise OptionError(
-            f"cannot tell the format of {place!r}: end it in {', '.join(FORMATS)}, or in / for a folder of Parquet "
-            "files."
+            f"cannot tell the format of {shown(place)}: end it in {', '.join(FORMATS)}, or in / for a folder of "
+            "Parquet files."
         )
     if path.exists() and not overwrite:
-        raise OptionError(f"{place} exists already: choose another name, or pass --overwrite.")
+        raise OptionError(f"{shown(place)} exists already: choose another name, or pass --overwrite.")
     with _writable(place):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _part_folder(path.parent):
@@ -151,7 +153,7 @@ def _check_folder(path: Path, place: str, overwrite: bool) -> None:
     with _writable(place):
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()) and not overwrite:
-            raise OptionError(f"the folder {place} has files already: choose another one, or pass --overwrite.")
+            raise OptionError(f"the folder {shown(place)} has files already: choose another one, or pass --overwrite.")
         with _part_folder(path):
             pass
 
@@ -162,9 +164,9 @@ def _check_url(place: str, overwrite: bool) -> None:
     except FileNotFoundError:
         return
     except Exception as e:
-        raise OptionError(f"{place} can't be reached: {first_line(e)}") from None
+        raise OptionError(f"{shown(place)} can't be reached: {first_line(e)}") from None
     if there and not overwrite:
-        raise OptionError(f"{place} has files already: choose another one, or pass --overwrite.")
+        raise OptionError(f"{shown(place)} has files already: choose another one, or pass --overwrite.")
 
 
 @contextlib.contextmanager
@@ -178,7 +180,7 @@ def _writable(place: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without the name of Daft's class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rpartition("DaftError::")[2] if lines else type(error).__name__
+    return line_of(without_secrets(lines[0].rpartition("DaftError::")[2])) if lines else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.network import http
 from daft_vllm.udf.columns.network.addresses import is_public
 from daft_vllm.udf.columns.network.deadline import Deadline, watchdog
-from daft_vllm.udf.columns.places import brief, shown
+from daft_vllm.wording import brief, shown
 from tests.hostile.servers import GOOD, SLOW, HostileServer, hostile_server, self_signed
 
 SHORT = FileAccess(private_network=True, max_seconds=0.5, max_bytes=1 << 20)

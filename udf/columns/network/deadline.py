@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from daft_vllm.engine.requests.media import MediaError
-from daft_vllm.udf.columns.places import shown
-from daft_vllm.wording import counted
+from daft_vllm.wording import counted, shown
 
 _T = TypeVar("_T")
 

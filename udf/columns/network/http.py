@@ -14,7 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.udf.columns.network.addresses import is_public
 from daft_vllm.udf.columns.network.deadline import Deadline
-from daft_vllm.udf.columns.places import brief, shown
+from daft_vllm.wording import brief, shown
 
 if TYPE_CHECKING:
     from daft_vllm.udf.columns.network.client import Place
