@@ -30,7 +30,7 @@ from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, requir
 from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
-from daft_vllm.engine.setup.pickles import safetensors_args
+from daft_vllm.engine.setup.model_files.pickles import safetensors_args
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.text.tools import ToolReader

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from daft_vllm.engine.setup.pickles import check_adapter_pickles
+from daft_vllm.engine.setup.model_files.pickles import check_adapter_pickles
 from daft_vllm.errors import ModelError, OptionError
 from daft_vllm.wording import brief, shown
 

@@ -15,7 +15,7 @@ import psutil
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.guardian import OWNER_PID
 from daft_vllm.engine.setup.log import log_on_screen
-from daft_vllm.engine.setup.mistral import hf_tokenizer_args
+from daft_vllm.engine.setup.model_files.mistral import hf_tokenizer_args
 from daft_vllm.folders import passing_folder
 
 _GIB = 1024**3

@@ -11,15 +11,15 @@ from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import compile_error, enforcement_of
 from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
 from daft_vllm.engine.setup.context import check_context, config_in
-from daft_vllm.engine.setup.mistral import converted_tokenizer
-from daft_vllm.engine.setup.model_folder import (
+from daft_vllm.engine.setup.model_files.folder import (
     FROM_FILES,
     check_folder_complete,
     check_model_folder,
     has_hf_tokenizer,
     has_mistral_tokenizer,
 )
-from daft_vllm.engine.setup.pickles import check_model_pickles
+from daft_vllm.engine.setup.model_files.mistral import converted_tokenizer
+from daft_vllm.engine.setup.model_files.pickles import check_model_pickles
 from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import SchemaError
 

@@ -229,10 +229,10 @@ def test_answers_are_logged_at_debug_only(wrong: str, caplog: pytest.LogCaptureF
     failed = Outcome.failed("unavailable_media", "no such file")
     with _metrics_context(), caplog.at_level(logging.DEBUG):
         PromptActor(spec)._report([outcome, failed], [*parsed, form.parse_outcome(None, failed)])
-    assert "the first: unavailable_media: no such file" in caplog.text
+    assert "the first is row 1 of a batch of 'the answers': unavailable_media: no such file" in caplog.text
     assert "PrivateAnswer" in caplog.text
     raising = PromptActor(PromptSpec(EngineConfig("m"), SamplingOptions(), form, PromptOptions(on_error="raise")))
-    with _metrics_context(), pytest.raises(RowError, match="the first: invalid_output"):
+    with _metrics_context(), pytest.raises(RowError, match="the first is row 0 of a batch of .*: invalid_output"):
         raising._report([outcome], parsed)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from daft_vllm.engine.setup.context import ropes
-from daft_vllm.engine.setup.model_folder import folder_shapes
+from daft_vllm.engine.setup.model_files.folder import folder_shapes
 from daft_vllm.engine.setup.sources import module_source
 from daft_vllm.errors import ModelError, suggest
 from daft_vllm.model_configs import ModelConfig

@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from daft_vllm.engine.setup.model_folder import (
+from daft_vllm.engine.setup.model_files.folder import (
     check_folder_complete,
     check_model_folder,
     has_hf_tokenizer,
     has_mistral_tokenizer,
 )
-from daft_vllm.engine.setup.pickles import PICKLES, check_model_pickles, reads_pickles
+from daft_vllm.engine.setup.model_files.pickles import PICKLES, check_model_pickles, reads_pickles
 from daft_vllm.engine.setup.preflight import load_tokenizer
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, known_models

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daft_vllm.engine.setup.context import config_in
-from daft_vllm.engine.setup.model_folder import FROM_FILES, missing_weights, weight_files
+from daft_vllm.engine.setup.model_files.folder import FROM_FILES, missing_weights, weight_files
 from daft_vllm.engine.setup.preflight import local_tokenizer
 from daft_vllm.errors import MissingPackageError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config, known_folder, known_models

@@ -273,6 +273,6 @@ def test_messages_are_short_and_without_secrets(server: HostileServer) -> None:
     assert shown("data:image/png;base64,SECRET") == "'data:image/png;base64'"
     assert shown("a\nb?c") == r"'a\nb?c'"
     error = ValueError("GET s3://KEY:SECRET@bucket/x?sig=SECRET\nfailed " + "x" * 1000)
-    assert brief(ValueError("\x1b[2J \u202e")) == "ValueError: ?[2J ?"
+    assert brief(ValueError("\x1b[2J \u202e")) == r"ValueError: \x1b[2J \u202e"
     assert brief(error).startswith("ValueError: GET s3://bucket/x?... failed xxx")
     assert len(brief(error)) < 320

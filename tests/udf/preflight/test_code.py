@@ -15,7 +15,7 @@ from daft import col
 import daft_vllm
 from daft_vllm import EngineConfig, check, prompt
 from daft_vllm.engine.setup.adapters import adapter_args, check_adapters
-from daft_vllm.engine.setup.pickles import safetensors_args
+from daft_vllm.engine.setup.model_files.pickles import safetensors_args
 from daft_vllm.engine.setup.preflight import check_before_load, load_tokenizer, local_tokenizer
 from daft_vllm.errors import ModelError
 from daft_vllm.model_configs import derived_config, known_models
@@ -145,7 +145,7 @@ def test_pickles_on_the_hub_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     def on_hub(*names: str, pickles: bool = False) -> str:
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: Info("config.json", *names))
-        return _on_hub("a/b", None, pickles=pickles)
+        return str(_on_hub("a/b", None, elsewhere=False, pickles=pickles))
 
     with pytest.raises(ModelError, match=r"a/b on the hub are pickles \(pytorch_model.bin\)"):
         on_hub("pytorch_model.bin")

@@ -22,7 +22,7 @@ from daft_vllm.model_configs import known_models
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("daft_vllm.udf.check.states", list)  # of vLLM's changes nothing is asked here
+    monkeypatch.setattr("daft_vllm.udf.preflight.machine.states", list)  # of vLLM's changes nothing is asked here
 
 
 @pytest.fixture

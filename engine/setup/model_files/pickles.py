@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from daft_vllm.engine.setup.model_folder import weight_files
+from daft_vllm.engine.setup.model_files.folder import weight_files
 from daft_vllm.errors import ModelError
 
 PICKLES = (".bin", ".pt")

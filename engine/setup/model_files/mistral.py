@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from daft_vllm.engine.setup.model_folder import has_hf_tokenizer, has_mistral_tokenizer
+from daft_vllm.engine.setup.model_files.folder import has_hf_tokenizer, has_mistral_tokenizer
 from daft_vllm.errors import ModelError
 
 logger = logging.getLogger("daft_vllm")
