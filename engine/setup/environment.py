@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -22,10 +21,6 @@ _GIB = 1024**3
 
 START_LOCK = threading.Lock()
 """Locked while an engine starts with its own variables: the whole process has them until the engine's children run."""
-
-MAX_SOCKET_FOLDER = 107 - 1 - 36
-"""Longest name of a folder, in bytes, in which vLLM can open its sockets. The whole name has 107 (unix(7), Linux), and
-vLLM adds a slash and a UUID."""
 
 COMMON = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -113,8 +108,6 @@ def prepare_environment(*, cpu: bool) -> None:
         os.environ[SOCKETS] = _socket_folder()
     if log_on_screen():  # a log file gets vLLM's own level, which is INFO
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if len(os.fsencode(tempfile.gettempdir())) > MAX_SOCKET_FOLDER:
-        os.environ.setdefault("VLLM_RPC_BASE_PATH", "/tmp")
     os.environ[OWNER_PID] = str(os.getpid())
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and "daft_vllm" not in plugins.split(","):

@@ -21,7 +21,7 @@ from daft_vllm.errors import EngineClosedError
 OWNER_PID = "DAFT_VLLM_OWNER_PID"
 KILL_SECONDS = 2.0
 """How long to wait until killed processes are gone."""
-_OTHERS = re.compile(r"resource_tracker|daft\.execution\.udf_worker|daft_vllm\.engine\.media")
+_OTHERS = re.compile(r"resource_tracker|daft\.execution\.udf_worker|daft_vllm\.engine\.(media|constraints)")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -232,7 +232,7 @@ def test_answers_are_logged_at_debug_only(wrong: str, caplog: pytest.LogCaptureF
     assert "the first is row 1 of a batch of 'the answers': unavailable_media: no such file" in caplog.text
     assert "PrivateAnswer" in caplog.text
     raising = PromptActor(PromptSpec(EngineConfig("m"), SamplingOptions(), form, PromptOptions(on_error="raise")))
-    with _metrics_context(), pytest.raises(RowError, match="the first is row 0 of a batch of .*: invalid_output"):
+    with _metrics_context(), pytest.raises(RowError, match=r"the first is row 0 of a batch of .*: invalid_output"):
         raising._report([outcome], parsed)
 
 

@@ -19,7 +19,7 @@ MEMORY = 1 << 30
 """How many bytes of memory one call may take."""
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 5
-_CHILD = """
+_CHILD = """# daft_vllm.engine.constraints: see guardian.py
 import gc, os, pickle, resource, signal, sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
