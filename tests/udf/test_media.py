@@ -240,7 +240,7 @@ def test_images_in_a_process(gemma3: str, pictures: list[str]) -> None:
 
 def test_what_can_not_be_in_a_prompt(gemma3: str, tiny: str, pictures: list[str]) -> None:
     for wrong, message in (
-        ("question", "messages is a column"),
+        ("question", "takes a column, not a text"),
         ([], "messages is a column"),
         (["question"], r"Write lit\('question'\) for text, col\('question'\) for a column"),
         (3, "messages is a column"),
