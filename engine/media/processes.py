@@ -137,7 +137,11 @@ class DecoderPool:
 
     def __init__(self, processes: int = _PROCESSES) -> None:
         self._processes = processes
-        self._turn = threading.Semaphore(processes)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without any process. A fork does so too: the processes are its parent's."""
+        self._turn = threading.Semaphore(self._processes)
         self._lock = threading.Lock()
         self._idle: list[_Decoder] = []
         self._all: set[_Decoder] = set()
@@ -215,3 +219,4 @@ def _how(code: int) -> str:
 POOL = DecoderPool()
 """The processes of this process."""
 atexit.register(POOL.close)
+os.register_at_fork(after_in_child=POOL._begin)

@@ -180,6 +180,20 @@ def test_decoders_end_with_their_owner() -> None:
     assert wait_gone(pids, 15.0) == []
 
 
+def test_a_fork_has_decoders_of_its_own() -> None:
+    image_from_bytes(GOOD)
+    pids = {decoder.process.pid for decoder in POOL._all}
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, b"shared" if POOL._all or POOL._idle else b"own")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 10) == b"own"
+    assert pids <= {decoder.process.pid for decoder in POOL._all}
+    assert image_from_bytes(GOOD).media.size == (40, 30)
+
+
 def test_the_pool_has_no_more_processes_than_it_says() -> None:
     with ThreadPoolExecutor(30) as pool:
         list(pool.map(image_from_bytes, [GOOD] * 200))
