@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +11,6 @@ from typing import Any
 import psutil
 
 from daft_vllm.engine.requests.outcome import NOT_ASKED
-
-_WORKER = "PYTEST_XDIST_WORKER"
 
 
 def alive(pids: Iterable[int]) -> list[int]:
@@ -38,13 +35,11 @@ def wait_gone(pids: Iterable[int], seconds: float = 10.0) -> list[int]:
 
 
 def vllm_processes() -> set[int]:
-    """Return the ids of vLLM's core and worker processes on this machine, without those of a test that runs beside."""
+    """Return the ids of vLLM's core and worker processes on this machine."""
     found = set()
     for process in psutil.process_iter():
         try:
-            if process.status() == psutil.STATUS_ZOMBIE or "VLLM::" not in " ".join(process.cmdline()):
-                continue
-            if process.environ().get(_WORKER) == os.environ.get(_WORKER):
+            if process.status() != psutil.STATUS_ZOMBIE and "VLLM::" in " ".join(process.cmdline()):
                 found.add(process.pid)
         except psutil.Error:
             pass
