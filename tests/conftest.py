@@ -33,6 +33,7 @@ WITH_ENGINE = (
 """Tests that start one without the fixtures of a model."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests with an engine into one group, so that no two engines run at once where tests run side by side.
 
