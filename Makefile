@@ -16,7 +16,7 @@ demo: .venv/ready
 
 test: .venv/ready lint types
 	@echo "== tests"
-	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=85
+	$(BIN)/pytest --cov --cov-report=term --cov-fail-under=85
 
 slow: .venv/ready
 	$(BIN)/pytest -m "slow and not gpu"

@@ -20,46 +20,9 @@ ENGINE_ARGS = {"max_model_len": 1024, "kv_cache_memory_bytes": 1 << 30, "dtype":
 TINY_ARGS = {"load_format": "dummy", "max_model_len": 512, "kv_cache_memory_bytes": 64 << 20}
 
 
-WITHOUT_ENGINE = (
-    *("tests/benchmarks/guided", "tests/benchmarks/suite", "tests/engine/constraints", "tests/engine/media"),
-    *("tests/engine/setup", "tests/engine/text", "tests/model_configs", "tests/tables", "tests/tuning"),
-    *("tests/udf/columns", "tests/udf/preflight", "tests/udf/test_check.py", "tests/udf/test_options.py"),
-)
-"""Tests that start no engine, except those with the fixture ``engine``."""
-WITH_ENGINE = (
-    *("tests/test_docs.py", "tests/benchmarks/media", "tests/cli", "tests/engine/process", "tests/engine/patches"),
-    *("tests/engine/test_facts.py", "tests/udf/worker/test_process.py"),
-)
-"""Tests that start one without the fixtures of a model."""
-
-
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests with an engine into one group, so that no two engines run at once where tests run side by side.
-
-    They are first, since they take longest. At their end are those that close the session's idle engine to open an
-    engine of their own.
-    """
-    for item in items:
-        if _needs_engine(item):
-            item.add_marker(pytest.mark.xdist_group("engine"))
-    items.sort(
-        key=lambda item: (
-            item.get_closest_marker("xdist_group") is None,
-            item.get_closest_marker("other_engine") is not None,
-        )
-    )
-
-
-def _needs_engine(item: pytest.Item) -> bool:
-    fixtures = getattr(item, "fixturenames", ())
-    if (
-        "engine" in fixtures
-        or item.get_closest_marker("other_engine") is not None
-        or item.nodeid.startswith(WITH_ENGINE)
-    ):
-        return True
-    return "smollm2" in fixtures and not item.nodeid.startswith(WITHOUT_ENGINE)
+    """Run those tests last that close the session's idle engine to open an engine of their own."""
+    items.sort(key=lambda item: item.get_closest_marker("other_engine") is not None)
 
 
 @pytest.fixture(scope="session")
