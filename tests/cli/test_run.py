@@ -85,7 +85,7 @@ def test_run_keeps_every_row_and_column(smollm2: str, tmp_path: Path) -> None:
         (["--prompt", '{"a": {text}}'], "If the braces are meant as text, double them"),
         (
             ["--prompt", "{text}", "--output", "there.csv"],
-            "there.csv exists already: choose another name, or",
+            "'there.csv' exists already: choose another name, or",
         ),
         (["--prompt", "{text}", "--output", "folder.csv"], "is a folder, not a file: write folder.csv/"),
         (
