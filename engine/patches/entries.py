@@ -134,7 +134,7 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.multimodal.image", "normalize_image"),
             Target("vllm.multimodal.image", "convert_image_mode"),
             Target("vllm.multimodal.media", "AudioMediaIO"),
-            Target("vllm.multimodal.media", "ImageMediaIO"),
+            Target("vllm.multimodal.media", "MediaWithBytes"),
             Target("vllm.parser", "ParserManager"),
             Target(
                 "vllm.parser.parser_manager",
@@ -165,6 +165,7 @@ PATCHES: tuple[Patch, ...] = (
             Target("vllm.sampling_params", "StructuredOutputsParams"),
             Target("vllm.sampling_params", "RequestOutputKind"),
             Target("vllm.tool_parsers", "ToolParserManager"),
+            Target("vllm.transformers_utils.repo_utils", "list_filtered_repo_files"),
             Target("vllm.usage.usage_lib", "UsageContext"),
             Target(
                 "vllm.v1.engine.async_llm",

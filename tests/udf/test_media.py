@@ -90,7 +90,7 @@ def test_hostile_places_beside_good_ones(gemma3: str, pictures: list[str], tmp_p
         places += [str(tmp_path / "fifo.png"), str(tmp_path / "zero.png"), "/dev/zero", "/proc/self/environ"]
         df = daft.from_pydict({"path": [*places, *pictures[:50]]})
         df = df.with_column("id", daft.functions.monotonically_increasing_id())
-        rows = answered(df, [image(col("path")), lit("?")], gemma3, files=access)
+        rows = answered(df, [lit("?"), image(col("path"))], gemma3, files=access)
     assert errors(rows) == ["unavailable_media"] * len(places) + [None] * 50
     assert all("took more than 1 second:" in row["error"] for row in rows[: len(SLOW)])
 

@@ -224,7 +224,7 @@ def test_answers_are_logged_at_debug_only(wrong: str, caplog: pytest.LogCaptureF
     parsed = [form.parse_outcome(None, outcome)]
     with _metrics_context(), caplog.at_level(logging.INFO):
         PromptActor(spec)._report([outcome], parsed)
-    assert "1 of 1 rows have no value (invalid_output 1); details=True has each row's reason" in caplog.text
+    assert "row 0 of a batch of 'the answers': invalid_output (details=True has the reason)" in caplog.text
     assert "PrivateAnswer" not in caplog.text
     failed = Outcome.failed("unavailable_media", "no such file")
     with _metrics_context(), caplog.at_level(logging.DEBUG):

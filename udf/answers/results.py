@@ -9,7 +9,7 @@ import pyarrow as pa
 from daft import DataType, Series
 
 from daft_vllm.engine import ErrorValue, Outcome
-from daft_vllm.engine.requests.outcome import NOT_ASKED
+from daft_vllm.engine.requests.outcome import NOT_ASKED, QUOTES_THE_ROW
 from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
 
 DETAILS: dict[str, tuple[DataType, Callable[[Outcome], Any]]] = {
@@ -81,7 +81,14 @@ def _encodable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-def first_row(failed: Mapping[int, ErrorValue], column: str) -> str:
-    """Return which row of a batch failed first, and why. ``failed``: the errors by row number, at least one."""
+def first_row(failed: Mapping[int, ErrorValue], column: str, *, quote: bool = True) -> str:
+    """Return which row of a batch failed first, and why.
+
+    Args:
+        failed: the errors by row number, at least one.
+        column: the batch's column.
+        quote: whether the reason may hold what the row, or its answer, says.
+    """
     row, error = next(iter(failed.items()))
-    return f"the first is row {row} of a batch of {column!r}: {error}"
+    why = error if quote or error.code not in QUOTES_THE_ROW else f"{error.code} (details=True has the reason)"
+    return f"the first is row {row} of a batch of {column!r}: {why}"

@@ -352,7 +352,7 @@ class PromptActor:
             if self._spec.options.on_error == "raise":
                 self._give_up(error := RowError(message + first))
                 raise error
-            logger.warning("%s", message + (first_row(told, column) if told else "details=True has each row's reason"))
+            logger.warning("%s", message + first_row(told or failed, column, quote=False))
             logger.debug("%s", first)
 
     def _progress_since_last_batch(self) -> dict[str, int]:
