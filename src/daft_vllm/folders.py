@@ -79,11 +79,19 @@ def passing_folder(prefix: str, room: int) -> str:
     fcntl.flock(lock, fcntl.LOCK_EX)
     for other in Path(path).parent.glob(f"{prefix}*"):
         _remove_unused(other)
-    owner = os.getpid()
+    _passing.append((os.getpid(), path))
+    return path
 
-    def remove() -> None:
+
+_passing: list[tuple[int, str]] = []
+"""The folders that go when this process ends, with the process that made each: a fork leaves its parent's."""
+
+
+def remove_passing_folders() -> None:
+    """Remove the folders that ``passing_folder`` made. Called as the process ends."""
+    for owner, path in _passing:
         if os.getpid() == owner:
             shutil.rmtree(path, ignore_errors=True)
 
-    atexit.register(remove)
-    return path
+
+atexit.register(remove_passing_folders)

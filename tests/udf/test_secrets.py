@@ -236,6 +236,7 @@ def test_answers_are_logged_at_debug_only(wrong: str, caplog: pytest.LogCaptureF
         raising._report([outcome], parsed)
 
 
+@pytest.mark.other_engine
 def test_a_run_writes_no_prompt_and_no_token_into_a_log(
     tiny: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from daft_vllm.folders import remove_passing_folders
+
 LEAVE_SECONDS = 3.0
 """After this long the process ends, whatever it waits for. The kernel kills vLLM's processes with it."""
 
@@ -36,6 +38,7 @@ def _end_process(close: Callable[[], None]) -> None:
     timer.start()
     with contextlib.suppress(Exception):
         close()
+        remove_passing_folders()  # the exit function that does it may come after this one
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)
