@@ -8,15 +8,13 @@ import json
 import os
 import pickle
 import signal
-import socket
-import struct
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from daft_vllm.children import START_SECONDS, start_child
 from daft_vllm.engine.media.decoder_main import MEMORY_EXIT, OUT_OF_MEMORY
 from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.requests.media import MediaError
@@ -25,7 +23,6 @@ T = TypeVar("T")
 _MODULE = "daft_vllm.engine.media.decoder_main"
 _PROCESSES = min(8, max(4, os.cpu_count() or 1))
 """How many files are decoded at once. Each may take the memory that its budget says."""
-_START_SECONDS = 60.0
 _STALL_SECONDS = 10
 """How long a decoder may stop in the middle of an answer."""
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "HOME")
@@ -37,23 +34,12 @@ class _Decoder:
     """One decoder process. For one thread at a time."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            ours.setsockopt(socket.SOL_SOCKET, side, struct.pack("ll", _STALL_SECONDS, 0))
-        self._connection = Connection(ours.detach())
-        search_path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         inherited = {
             name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("VLLM_")
         }
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
-                env={**inherited, "PYTHONPATH": search_path, "OMP_NUM_THREADS": "1"},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        self.process, self._connection = start_child(
+            _MODULE, {**inherited, "OMP_NUM_THREADS": "1"}, stall_seconds=_STALL_SECONDS
+        )
         self._is_ready = False
         self._timed_out = False
 
@@ -92,7 +78,7 @@ class _Decoder:
         if self._is_ready:
             return
         try:
-            if self._connection.poll(_START_SECONDS):
+            if self._connection.poll(START_SECONDS):
                 self._is_ready = self._connection.recv_bytes() == b"ready"
         except (EOFError, OSError):
             pass

@@ -2,55 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
-import socket
 import subprocess
-import sys
 import threading
 import weakref
 from multiprocessing.connection import Connection
 from typing import Any
 
+from daft_vllm.children import START_SECONDS, start_child
+
 SECONDS = 5.0
 """How long one call may take."""
 MEMORY = 1 << 30
 """How many bytes of memory one call may take."""
-_START_SECONDS = 60.0
-_GRACE_SECONDS = 5
-_CHILD = """# daft_vllm.engine.constraints: see guardian.py
-import gc, os, pickle, resource, signal, sys
-from multiprocessing.connection import Connection
-connection = Connection(int(sys.argv[1]))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-kept = None
-while True:
-    try:
-        made, arguments = pickle.loads(connection.recv_bytes())
-    except EOFError:
-        break
-    try:
-        if made is not None:
-            kept = None
-            kept = pickle.loads(made)
-            connection.send_bytes(b"ready")
-            continue
-        signal.alarm(int(sys.argv[2]))  # if the parent is gone, nobody else ends this call
-        with open("/proc/self/statm", encoding="ascii") as file:
-            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[3]), resource.RLIM_INFINITY))
-        answer = pickle.dumps((kept(*arguments), None))
-    except Exception as e:
-        try:
-            text = f"{type(e).__name__}: {e}"
-        except Exception:
-            text = type(e).__name__
-        answer = pickle.dumps((None, text))
-    signal.alarm(0)
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    connection.send_bytes(answer)
-"""
+_MODULE = "daft_vllm.engine.constraints.limits.killable_main"
 
 
 class CallFailed(Exception):
@@ -82,7 +48,7 @@ class KillableFunction:
         with self._lock:
             connection = self._started()
             try:
-                connection.send_bytes(pickle.dumps((None, arguments)))
+                connection.send_bytes(pickle.dumps((None, SECONDS, MEMORY, arguments)))
                 if not connection.poll(SECONDS):
                     self.close()
                     raise CallFailed(f"it takes more than {SECONDS:g} seconds")
@@ -106,24 +72,13 @@ class KillableFunction:
     def _started(self) -> Connection:
         if self._connection is not None and self._owner == os.getpid():
             return self._connection
-        ours, theirs = socket.socketpair()
-        self._connection = connection = Connection(ours.detach())
+        process, connection = start_child(_MODULE, os.environ)
+        self._connection = connection
         self._owner = os.getpid()
-        search_path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        arguments = [str(theirs.fileno()), str(math.ceil(SECONDS) + _GRACE_SECONDS), str(MEMORY)]
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CHILD, *arguments],
-                env={**os.environ, "PYTHONPATH": search_path},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
         self._end = weakref.finalize(self, _end, process, connection, os.getpid())
         try:
-            connection.send_bytes(pickle.dumps((self._pickled, ())))
-            ready = connection.poll(_START_SECONDS) and connection.recv_bytes()
+            connection.send_bytes(pickle.dumps((self._pickled, SECONDS, MEMORY, ())))
+            ready = connection.poll(START_SECONDS) and connection.recv_bytes()
         except (OSError, EOFError):
             ready = b""
         if ready != b"ready":
