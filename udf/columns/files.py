@@ -8,20 +8,19 @@ import hashlib
 import math
 import os
 import pickle
-import queue
 import re
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import daft
 from daft.io import IOConfig
 
-from daft_vllm.engine.media.limits import Budget
+from daft_vllm.engine.media.limits import MEMORY, SECONDS, Budget
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.columns.credentials import credentials_in, opened, refused, sealed
+from daft_vllm.udf.columns.giving_up import within
 from daft_vllm.udf.columns.local import read_local
 from daft_vllm.udf.columns.network.http import fetch
 from daft_vllm.wording import brief, shown
@@ -65,8 +64,8 @@ class FileAccess:
     io_config: IOConfig | None = field(default=None, repr=False)
     max_bytes: int = 64 << 20
     max_pages: int = 32
-    max_seconds: float = 60.0
-    max_memory: int = 1 << 30
+    max_seconds: float = SECONDS
+    max_memory: int = MEMORY
 
     def __post_init__(self) -> None:
         folders = [self.folders] if isinstance(self.folders, (str, os.PathLike)) else list(self.folders)
@@ -143,13 +142,14 @@ class FileAccess:
         start, most = _range_of(file, self.max_bytes + 1)
         if scheme in ("", "file"):
             path = _path_of(url, scheme)
-            return self._within(seconds, lambda: read_local(path, self.folders, most, start))
+            return within(seconds, lambda: read_local(path, self.folders, most, start), self.budget().too_slow)
         if scheme in _HTTP:
             return fetch(url, most, start, seconds=seconds, private_network=self.private_network)
         if scheme not in _STORES:
             known = ", ".join(sorted((*_HTTP, *_STORES)))
             raise MediaError("unavailable_media", f"{shown(url)}: the scheme {scheme[:40]} is none of {known}")
-        return self._within(seconds, lambda: self._read_from_store(url, file))
+        # Daft's readers try again for many minutes. Above, a folder of a network may hang.
+        return within(seconds, lambda: self._read_from_store(url, file), self.budget().too_slow)
 
     def _read_from_store(self, url: str, file: daft.File | str) -> bytes:
         opened = daft.File(url, self.io_config) if isinstance(file, str) else file
@@ -169,28 +169,6 @@ class FileAccess:
             return base64.b64decode(data, validate=True)
         except ValueError as e:
             raise MediaError("invalid_media", f"the data: URL isn't base64: {e}") from e
-
-    def _within(self, seconds: float, read: Callable[[], bytes]) -> bytes:
-        """Read in a thread that is given up if it takes too long. It ends with the process.
-
-        Daft's readers try again for many minutes, and nothing else ends a read from a network's folder that hangs.
-        """
-        results: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                results.put(read())
-            except Exception as e:
-                results.put(e)
-
-        threading.Thread(target=run, name="daft-vllm-file", daemon=True).start()
-        try:
-            result = results.get(timeout=seconds)
-        except queue.Empty:
-            raise self.budget().too_slow() from None
-        if isinstance(result, Exception):
-            raise result
-        return result
 
 
 def _path_of(url: str, scheme: str) -> str:

@@ -8,11 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Self, TypeVar
 
 from daft_vllm.engine.requests.media import MediaError
+from daft_vllm.udf.columns.giving_up import within
 from daft_vllm.wording import counted, shown
 
 _T = TypeVar("_T")
@@ -135,19 +135,7 @@ class Deadline:
 
         For the look-up of names, which nothing can end. Its thread doesn't keep the process from ending.
         """
-        future: Future[_T] = Future()
-
-        def put() -> None:
-            try:
-                future.set_result(work())
-            except BaseException as e:
-                future.set_exception(e)
-
-        threading.Thread(target=put, name="daft-vllm-names", daemon=True).start()
-        try:
-            return future.result(self.left)
-        except TimeoutError:
-            raise self.error() from None
+        return within(self.left, work, self.error)
 
     def end(self) -> None:
         """Shut the connection down. The time is over."""
