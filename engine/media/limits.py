@@ -13,6 +13,8 @@ SECONDS = 60.0
 """How long the files of one cell may take by default, fetched and decoded."""
 MEMORY = 1 << 30
 """How many bytes of memory the decoding of one file may take by default."""
+_LONGEST = 1e6
+"""Seconds. Not every wait of Python's and of the kernel takes more than 2 million."""
 
 
 class Budget:
@@ -26,7 +28,7 @@ class Budget:
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self.seconds = seconds
         self.memory = memory
-        self._left = seconds
+        self._left = min(seconds, _LONGEST)
         self._lock = threading.Lock()
 
     @contextmanager

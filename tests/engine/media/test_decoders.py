@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from daft_vllm import FileAccess
 from daft_vllm.engine.media import processes
 from daft_vllm.engine.media.decode import audio_from_bytes, image_from_bytes, pdf_image, pdf_pages, pdf_text
 from daft_vllm.engine.media.limits import Budget
@@ -178,6 +180,12 @@ def test_decoders_end_with_their_owner() -> None:
     pids = [int(pid) for pid in done.stdout.split()]
     assert pids, done.stderr
     assert wait_gone(pids, 15.0) == []
+
+
+def test_a_budget_may_be_longer_than_any_wait(tmp_path: Path) -> None:
+    (tmp_path / "good.png").write_bytes(GOOD)
+    data = FileAccess(folders=[tmp_path], max_seconds=1e15).read(str(tmp_path / "good.png"))
+    assert image_from_bytes(data, Budget(1e15)).media.size == (40, 30)
 
 
 def test_a_fork_has_decoders_of_its_own() -> None:
