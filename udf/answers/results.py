@@ -70,7 +70,7 @@ def result_series(outcomes: Sequence[Outcome], parsed: Sequence[Parsed], values:
     columns = {"value": values}
     for name, (field, content) in DETAILS.items():
         columns[name] = pa.array([_encodable(content(outcome)) for outcome in outcomes], type=field.to_arrow_dtype())
-    failures = [None if one.error is None or _skipped(one.error) else _encodable(str(one.error)) for one in parsed]
+    failures = [None if one.error is None or _skipped(one.error) else str(one.error) for one in parsed]
     columns["error"] = pa.array(failures, type=pa.large_string())
     struct = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
     return Series.from_arrow(struct, dtype=dtype)

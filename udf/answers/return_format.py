@@ -35,9 +35,6 @@ from daft_vllm.udf.answers.schema import column_type_and_json
 from daft_vllm.udf.answers.type_schema import forget_surroundings, schema_of_type, type_adapter
 from daft_vllm.udf.answers.values import Convert, column_converter
 
-_LONGEST = 1000
-"""The most characters of an error of a row."""
-
 
 class Parsed(NamedTuple):
     """A value for the column, or the reason why there is none."""
@@ -270,9 +267,8 @@ _MADE_AGAIN = ("_adapter", "_plain", "_convert", "_risk", "_parse_elsewhere")
 
 
 def invalid(message: str) -> Parsed:
-    """Return the error of an answer that can't be used. A column can hold its message, whatever the answer has."""
-    text = message.encode("utf-8", "backslashreplace").decode()
-    return Parsed(None, ErrorValue("invalid_output", text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."))
+    """Return the error of an answer that can't be used."""
+    return Parsed(None, ErrorValue("invalid_output", message))
 
 
 def reason_of(error: Exception) -> str:
