@@ -126,8 +126,8 @@ def test_an_error_about_a_variable_names_it(monkeypatch: pytest.MonkeyPatch) -> 
         ("(1.0 GiB KV cache is needed, which is larger than the available KV cache memory", "raise kv_cache_memory"),
         ("Available memory on node 0 is less than requested memory for kv (4096.0 GiB).", "Lower kv_cache_memory_b"),
         ('ipc path "/a/x" is longer than 107 characters (sizeof(sockaddr_un.sun_path)).', "VLLM_RPC_BASE_PATH"),
-        ("[Errno 30] Read-only file system: '/root/.cache/vllm'", "VLLM_CACHE_ROOT"),
-        ("[Errno 13] Permission denied: '/root/.cache/vllm'", "VLLM_CACHE_ROOT"),
+        ("[Errno 30] Read-only file system: '/home/me/.cache/vllm'", "VLLM_CACHE_ROOT"),
+        ("[Errno 13] Permission denied: '/home/me/.cache/vllm'", "VLLM_CACHE_ROOT"),
     ],
 )
 def test_advice_fits_the_cause(error: str, advice: str) -> None:
