@@ -18,7 +18,6 @@ from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, suggest
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import Card, card_named, planned_card
 from daft_vllm.model_configs.resolution import resolve
-from daft_vllm.secrets import without_secrets
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
@@ -37,7 +36,7 @@ from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE, uses_process
-from daft_vllm.wording import brief, counted, line_of
+from daft_vllm.wording import brief, counted, safe_line
 
 _SAMPLE = 256
 """How many rows' prompts are tokenized."""
@@ -223,7 +222,7 @@ def _prompt(parts: list[Part], df: daft.DataFrame) -> str:
             missing = [name for name in re.findall(r"col\((.*?)\)", str(part.column)) if name not in names]
             if not missing:
                 why = str(e.__cause__ or e).strip().splitlines()[-1]
-                raise OptionError(f"the prompt can't be made of this table: {line_of(without_secrets(why))}") from None
+                raise OptionError(f"the prompt can't be made of this table: {safe_line(why)}") from None
             raise OptionError(
                 f"the prompt's column {missing[0]!r} is not in the table.{suggest(missing[0], names)} Columns: "
                 f"{', '.join(names)}."

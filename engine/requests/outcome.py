@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from daft_vllm.engine.requests.toolbox import ToolAnswer
-from daft_vllm.secrets import without_secrets
-from daft_vllm.wording import line_of
+from daft_vllm.wording import safe_line
 
 ErrorCode = Literal[
     "null_prompt",
@@ -61,7 +60,7 @@ class ErrorValue(_ErrorFields):
 
     def __new__(cls, code: ErrorCode, message: str) -> ErrorValue:
         """Return the error. The message is cut."""
-        return super().__new__(cls, code, line_of(without_secrets(message), MOST))
+        return super().__new__(cls, code, safe_line(message, MOST))
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

@@ -27,7 +27,7 @@ _TOKENS = re.compile(
     r"|\bAKIA[A-Z0-9]{16}\b|\b(?:Bearer|Basic)\s+[A-Za-z0-9._~+/-]{8,}=*"
 )
 """What tokens look like: those of the hub, of APIs, of GitHub and AWS, and of HTTP's header."""
-_QUERY = re.compile(r"(\w+://[^\s?'\"]{1,2000})\?[^\s'\"()<>]+")
+_QUERY = re.compile(r"(\w://[^\s?'\"]{1,2000})\?[^\s'\"()<>]+")
 _SHORTEST = 8
 """Values of environment variables that are shorter aren't looked for in texts: they would be found in words."""
 

@@ -36,6 +36,19 @@ def line_of(text: str, most: int = MOST) -> str:
     return line if len(line) <= most and len(text) <= 8 * most else f"{line[:most]}..."
 
 
+def safe_line(text: str, most: int = MOST) -> str:
+    """Return a text as ``line_of`` does, without secrets.
+
+    A long one is cut first, since secrets are not looked for in megabytes. It is cut between words: half a token would
+    not be recognized.
+    """
+    head = text[: 8 * most]
+    if len(head) == len(text):
+        return line_of(without_secrets(text), most)
+    line = line_of(without_secrets(head.rpartition(" ")[0] or head), most)
+    return line if line.endswith("...") else f"{line}..."
+
+
 def shown(place: str) -> str:
     """Return a path, a URL or a name in quotes, for a message.
 
@@ -54,4 +67,4 @@ def shown(place: str) -> str:
 
 def brief(error: BaseException, most: int = MOST) -> str:
     """Return an error's type and message, in one line that is cut, without secrets."""
-    return f"{type(error).__name__}: {line_of(without_secrets(str(error)[: 8 * most]), most)}"
+    return f"{type(error).__name__}: {safe_line(str(error), most)}"

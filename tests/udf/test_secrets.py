@@ -236,6 +236,18 @@ def test_answers_are_logged_at_debug_only(wrong: str, caplog: pytest.LogCaptureF
         raising._report([outcome], parsed)
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", ["a", "a://", "://", "a://b?", "hf_", "Bearer ", "a@", "sk-", "a b "])
+def test_long_messages_are_cut_at_once(part: str) -> None:
+    """A megabyte of text that nearly looks like a secret, and a secret that the cut goes through."""
+    message = ErrorValue("invalid_output", f"{part * (1_000_000 // len(part))} {SECRET}").message
+    assert len(message) < 600
+    for padding in range(3_940, 4_001):
+        hidden = ErrorValue("invalid_output", f"http://h?{'x' * (padding - 9)} {SECRET} after").message
+        assert hidden.startswith("http://h?...")
+        assert SECRET[3:9] not in hidden
+
+
 @pytest.mark.other_engine
 def test_a_run_writes_no_prompt_and_no_token_into_a_log(
     tiny: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]

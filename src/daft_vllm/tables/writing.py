@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from daft import DataFrame, col
 
 from daft_vllm.errors import OptionError
-from daft_vllm.secrets import without_secrets
 from daft_vllm.tables.forms import Form, TableFormat, form_of, json_line
 from daft_vllm.tables.leaves import Say
-from daft_vllm.wording import line_of, shown
+from daft_vllm.wording import safe_line, shown
 
 FORMATS: Mapping[str, TableFormat] = {
     ".parquet": "parquet",
@@ -180,7 +179,7 @@ def _writable(place: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without the name of Daft's class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return line_of(without_secrets(lines[0].rpartition("DaftError::")[2])) if lines else type(error).__name__
+    return safe_line(lines[0].rpartition("DaftError::")[2]) if lines else type(error).__name__
 
 
 @contextlib.contextmanager
