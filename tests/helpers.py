@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -44,6 +45,12 @@ def vllm_processes() -> set[int]:
         except psutil.Error:
             pass
     return found
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file in the place of another one, or of a link, and leave what the link leads to as it is."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
 
 
 def code_of(row: Mapping[str, Any]) -> str | None:

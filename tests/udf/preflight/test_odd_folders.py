@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,9 @@ from daft_vllm.engine.setup.context import config_problem
 from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.errors import ModelError
 from daft_vllm.model_configs import known_models
+from tests.helpers import replace_file
 
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("daft_vllm.udf.preflight.machine.states", list)  # of vLLM's changes nothing is asked here
-
-
-@pytest.fixture
-def model(smollm2: str, tmp_path: Path) -> Path:
-    """A whole model whose files are links; a test replaces some of them."""
-    folder = tmp_path / "model"
-    shutil.copytree(smollm2, folder, copy_function=os.symlink)
-    return folder
-
-
-def replace(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
+pytestmark = pytest.mark.usefixtures("offline")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +41,7 @@ def replace(path: Path, content: bytes) -> None:
 )
 def test_values_that_no_model_has(values: dict[str, Any], says: str, model: Path) -> None:
     path = model / "config.json"
-    replace(path, json.dumps({**json.loads(path.read_text()), **values}).encode())
+    replace_file(path, json.dumps({**json.loads(path.read_text()), **values}).encode())
     report = check(model=str(model))
     assert not report.ok
     assert any(says in one.seen for one in report.checks if one.status == "failure"), report
@@ -68,7 +49,7 @@ def test_values_that_no_model_has(values: dict[str, Any], says: str, model: Path
 
 def test_values_are_looked_at_before_a_load(model: Path) -> None:
     path = model / "config.json"
-    replace(path, json.dumps({**json.loads(path.read_text()), "vocab_size": 0}).encode())
+    replace_file(path, json.dumps({**json.loads(path.read_text()), "vocab_size": 0}).encode())
     with pytest.raises(ModelError, match="vocab_size is 0"):
         check_before_load(EngineConfig(str(model)), [], {})
 
@@ -90,12 +71,12 @@ def _safetensors(header: bytes) -> bytes:
     ],
 )
 def test_headers_of_weights(content: bytes, says: str, model: Path) -> None:
-    replace(model / "model.safetensors", content)
+    replace_file(model / "model.safetensors", content)
     assert says in check(model=str(model))["model"].seen
 
 
 def test_a_chat_template_that_is_damaged(model: Path) -> None:
-    replace(model / "chat_template.jinja", b"{% for x in %}")
+    replace_file(model / "chat_template.jinja", b"{% for x in %}")
     found = check(model=str(model))["chat template"]
     assert found.status == "failure"
     assert "damaged" in found.seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,23 +21,12 @@ from daft_vllm.udf.check import CheckReport
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.preflight.files import suggest_model
+from tests.helpers import replace_file
 
 DUMMY = {"load_format": "dummy"}
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("daft_vllm.udf.preflight.machine.states", list)  # of vLLM's changes nothing is asked here
-
-
-@pytest.fixture
-def model(smollm2: str, tmp_path: Path) -> Path:
-    """A whole model whose files are links; a test replaces some of them."""
-    folder = tmp_path / "model"
-    shutil.copytree(smollm2, folder, copy_function=os.symlink)
-    return folder
+pytestmark = pytest.mark.usefixtures("offline")
 
 
 def failed(report: CheckReport, name: str) -> str:
@@ -47,34 +35,29 @@ def failed(report: CheckReport, name: str) -> str:
     return report[name].seen
 
 
-def replace(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
-
-
 def changed(path: Path, **values: Any) -> None:
-    replace(path, json.dumps({**json.loads(path.read_text()), **values}).encode())
+    replace_file(path, json.dumps({**json.loads(path.read_text()), **values}).encode())
 
 
 def half(path: Path) -> None:
     whole = path.read_bytes()
-    replace(path, whole[: len(whole) // 2])
+    replace_file(path, whole[: len(whole) // 2])
 
 
 def padded(path: Path) -> None:
-    replace(path, path.read_bytes() + bytes(8))
+    replace_file(path, path.read_bytes() + bytes(8))
 
 
 def pointer(path: Path) -> None:
-    replace(path, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 269060552\n")
+    replace_file(path, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 269060552\n")
 
 
 WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut in half": (half, "model.safetensors is cut off: it has 1.* bytes, and its header says 2"),
     "longer than it should be": (padded, "model.safetensors is cut off"),
-    "empty": (lambda path: replace(path, b""), "model.safetensors is empty"),
-    "a few bytes": (lambda path: replace(path, b"\0" * 5), "is cut off, or no safetensors file"),
-    "a page of HTML": (lambda path: replace(path, b"<!DOCTYPE html>" * 99), "is cut off, or no safetensors file"),
+    "empty": (lambda path: replace_file(path, b""), "model.safetensors is empty"),
+    "a few bytes": (lambda path: replace_file(path, b"\0" * 5), "is cut off, or no safetensors file"),
+    "a page of HTML": (lambda path: replace_file(path, b"<!DOCTYPE html>" * 99), "is cut off, or no safetensors file"),
     "a pointer": (pointer, "pointer of Git LFS, not the file itself: run 'git lfs pull'"),
 }
 
@@ -128,13 +111,13 @@ def test_the_config_of_another_model(model: Path, tmp_path: Path) -> None:
     changed(model / "config.json", architectures=["GPT2LMHeadModel"])
     assert "contradicts itself" in failed(check(model=str(model), gpus=0), "architecture")
     gpt2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2}
-    replace(model / "config.json", json.dumps({**gpt2, "vocab_size": settings["vocab_size"]}).encode())
+    replace_file(model / "config.json", json.dumps({**gpt2, "vocab_size": settings["vocab_size"]}).encode())
     seen = failed(check(model=str(model), gpus=0), "architecture")
     assert "config.json describes GPT2LMHeadModel, with layers such as c_attn" in seen
     assert "take the config.json that belongs to the weights" in seen
-    replace(model / "config.json", json.dumps({**settings, "hidden_size": 1152, "head_dim": 64}).encode())
+    replace_file(model / "config.json", json.dumps({**settings, "hidden_size": 1152, "head_dim": 64}).encode())
     assert "is 49152 x 576 there, and 49152 x 1152" in failed(check(model=str(model), gpus=0), "architecture")
-    replace(model / "config.json", json.dumps(settings).encode())
+    replace_file(model / "config.json", json.dumps(settings).encode())
     assert check(model=str(model), gpus=0).ok
 
 
@@ -259,7 +242,7 @@ def test_bfloat16_on_a_card_that_has_none() -> None:
 def test_a_model_of_which_a_number_is_missing(model: Path) -> None:
     """No traceback: what can't be estimated is said."""
     settings = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}
-    replace(model / "config.json", json.dumps(settings).encode())
+    replace_file(model / "config.json", json.dumps(settings).encode())
     for where in ({"gpus": 0}, {"gpu": "L4"}):
         report = check(model=str(model), engine_args=DUMMY, **where)
         assert report["memory"].status == "warning"
