@@ -11,6 +11,7 @@ from typing import NamedTuple
 import daft
 from daft import DataFrame, DataType, col, lit
 
+from daft_vllm.dtypes import holds
 from daft_vllm.errors import OptionError, suggest
 
 _BRACES = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
@@ -90,7 +91,7 @@ def text_of(name: str, dtype: DataType) -> daft.Expression:
     Raises:
         OptionError: values of this type have no text.
     """
-    if _has_no_text(dtype):
+    if holds(dtype, _has_no_text):
         raise OptionError(
             f"the prompt's field {{{name}}} is of type {dtype}, which is no text. Images go beside the prompt "
             f"(--images {name}, or image(col({name!r}))); make a text of anything else first."
@@ -103,12 +104,6 @@ def text_of(name: str, dtype: DataType) -> daft.Expression:
 
 
 def _has_no_text(dtype: DataType) -> bool:
-    if dtype.is_struct():
-        return any(map(_has_no_text, dtype.fields.values()))
-    if dtype.is_map():
-        return _has_no_text(dtype.key_type) or _has_no_text(dtype.value_type)
-    if dtype.is_list() or dtype.is_fixed_size_list():
-        return _has_no_text(dtype.dtype)
     return bool(
         dtype.is_binary()
         or dtype.is_fixed_size_binary()

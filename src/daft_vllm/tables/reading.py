@@ -15,6 +15,7 @@ from pathlib import Path
 import daft
 from daft import DataFrame, DataType
 
+from daft_vllm.dtypes import holds
 from daft_vllm.errors import OptionError
 from daft_vllm.tables.delimited import not_in_utf8, read_delimited
 from daft_vllm.tables.json_lines import read_json_lines
@@ -89,22 +90,12 @@ def read_input(path: str, *, keep_empty: bool = False) -> Input:
 
 def _check_no_code(df: DataFrame, path: str) -> None:
     """Raise ``OptionError`` for a column of Python objects: Daft unpickles them, which runs code that a file holds."""
-    found = [field.name for field in df.schema() if _holds_objects(field.dtype)]
+    found = [field.name for field in df.schema() if holds(field.dtype, DataType.is_python)]
     if found:
         raise OptionError(
             f"the input {shown(path)} has Python objects in {', '.join(found)}, and to read them is to run code that "
             "the file holds: leave the column out of the file, or write it as text."
         )
-
-
-def _holds_objects(dtype: DataType) -> bool:
-    if dtype.is_list() or dtype.is_fixed_size_list():
-        return _holds_objects(dtype.dtype)
-    if dtype.is_map():
-        return _holds_objects(dtype.key_type) or _holds_objects(dtype.value_type)
-    if dtype.is_struct():
-        return any(map(_holds_objects, dtype.fields.values()))
-    return bool(dtype.is_python())
 
 
 @contextlib.contextmanager
