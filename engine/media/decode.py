@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from typing import Any
 
+from daft_vllm.engine.media.exchange import joined
+from daft_vllm.engine.media.images import PIXELS
 from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.media.processes import POOL
 from daft_vllm.engine.requests.media import MediaError
@@ -88,25 +90,24 @@ def pdf_text(data: bytes, max_bytes: int, budget: Budget) -> str:
     return text.decode("utf-8")
 
 
-def _collected_image(answer: dict[str, Any], connection: Connection) -> tuple[Any, dict[str, Any]]:
+def _collected_image(answer: dict[str, Any], parts: Iterator[memoryview]) -> tuple[Any, dict[str, Any]]:
     from PIL import Image
 
     width, height = answer["size"]
     image, top = None, 0
-    while strip := connection.recv_bytes():
-        lines = len(strip) // (3 * width)
-        part = Image.frombuffer("RGB", (width, lines), strip, "raw", "RGB", 0, 1)
+    for part in parts:
+        lines = len(part) // (len(PIXELS) * width)
+        strip = Image.frombytes("RGB", (width, lines), part, "raw", PIXELS)
         if lines == height:
-            image = part
+            image = strip
         else:
             image = image or Image.new("RGB", (width, height))
-            image.paste(part, (0, top))
+            image.paste(strip, (0, top))
         top += lines
+    if top != height:
+        raise EOFError("the image has fewer lines than its header says")
     return image, answer
 
 
-def _collected_bytes(answer: dict[str, Any], connection: Connection) -> tuple[bytes, dict[str, Any]]:
-    chunks = []
-    while chunk := connection.recv_bytes():
-        chunks.append(chunk)
-    return b"".join(chunks), answer
+def _collected_bytes(answer: dict[str, Any], parts: Iterator[memoryview]) -> tuple[bytes, dict[str, Any]]:
+    return joined(parts), answer

@@ -5,20 +5,19 @@ It imports neither vLLM nor torch, so it starts in a third of a second, and has 
 
 from __future__ import annotations
 
-import json
-import pickle
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from daft_vllm.children import limited, own_connection
+from daft_vllm.engine.media.exchange import Exchange, Parts, joined, parts_of
 from daft_vllm.engine.media.images import decode_image
 from daft_vllm.engine.media.pdf import count_pages, draw_page, read_text
 from daft_vllm.engine.media.sounds import decode_sound
 from daft_vllm.engine.requests.media import MediaError
 
-TASKS: dict[str, Callable[..., tuple[dict[str, Any], Iterator[bytes]]]] = {
+TASKS: dict[str, Callable[..., tuple[dict[str, Any], Parts]]] = {
     "image": decode_image,
     "sound": decode_sound,
     "pdf pages": count_pages,
@@ -31,28 +30,28 @@ MEMORY_EXIT = 12
 
 
 def main() -> None:
-    """Serve the connection whose file descriptor is the first argument, until its other end is closed."""
-    connection = own_connection()
+    """Serve the connection whose file descriptor is the first argument, until its other end is closed.
+
+    The second argument is the file descriptor of the shared memory.
+    """
+    exchange = Exchange(own_connection(), int(sys.argv[2]))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no files
     import numpy  # noqa: F401 - before the first file, whose time it is not
     import PIL.Image
 
     PIL.Image.init()
-    connection.send_bytes(b"ready")
+    exchange.send({"is_ready": True}, parts_of(b""))
     while True:
         try:
-            task, seconds, memory, arguments = pickle.loads(connection.recv_bytes())
-            data = connection.recv_bytes()
+            request, parts = exchange.receive()
+            data = joined(parts)
         except EOFError:
             return
         try:
-            with limited(seconds, memory):
-                answer, chunks = _answer(TASKS[task], data, arguments)
-                connection.send_bytes(json.dumps(answer).encode())
-                for chunk in filter(None, chunks):
-                    connection.send_bytes(chunk)
-                connection.send_bytes(b"")  # the end
-                del data, chunks
+            with limited(request["seconds"], request["memory"]):
+                answer, parts_of_answer = _answer(TASKS[request["task"]], data, request["arguments"])
+                exchange.send(answer, parts_of_answer)
+                del data, parts_of_answer
         except BrokenPipeError:
             return
         except MemoryError:
@@ -60,16 +59,16 @@ def main() -> None:
 
 
 def _answer(
-    task: Callable[..., tuple[dict[str, Any], Iterator[bytes]]], data: bytes, arguments: dict[str, Any]
-) -> tuple[dict[str, Any], Iterator[bytes]]:
+    task: Callable[..., tuple[dict[str, Any], Parts]], data: bytes, arguments: dict[str, Any]
+) -> tuple[dict[str, Any], Parts]:
     try:
         return task(data, **arguments)
     except MediaError as e:
-        return {"error": [e.error.code, e.error.message]}, iter(())
+        return {"error": [e.error.code, e.error.message]}, parts_of(b"")
     except MemoryError:
-        return {"error": [OUT_OF_MEMORY, ""]}, iter(())
+        return {"error": [OUT_OF_MEMORY, ""]}, parts_of(b"")
     except Exception as e:
-        return {"error": ["invalid_media", f"{type(e).__name__}: {e}"]}, iter(())
+        return {"error": ["invalid_media", f"{type(e).__name__}: {e}"]}, parts_of(b"")
 
 
 if __name__ == "__main__":

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 from daft_vllm.engine.media.arrays import image_from_array, vllm_images
+from daft_vllm.engine.media.exchange import PART_BYTES, Parts
 from daft_vllm.engine.requests.media import MediaError
 
 _PHOTOMETRIC, _SAMPLE_FORMAT, _LEAST, _GREATEST = 262, 339, 340, 341
 _ZERO_IS_WHITE, _UNSIGNED = 0, 1
 """Tags of TIFF 6.0, and values of the first two."""
 
+PIXELS = "RGBX"
+"""How pixels are sent: as Pillow has them in memory, so that neither side has to move single bytes."""
 
-_STRIP_BYTES = 32 << 20
-"""An image is sent in strips of about this size, so that its pixels are in memory once here, and once where they go."""
 
-
-def decode_image(data: bytes, max_pixels: int) -> tuple[dict[str, Any], Iterator[bytes]]:
+def decode_image(data: bytes, max_pixels: int) -> tuple[dict[str, Any], Parts]:
     """Return an image's size and its pixels in RGB, as vLLM's own front end makes them.
 
     It is upright, with white where it is transparent. One thing is different from vLLM: an image whose greys have more
@@ -59,12 +58,13 @@ def decode_image(data: bytes, max_pixels: int) -> tuple[dict[str, Any], Iterator
     return {"size": rgb.size, "is_wide": is_wide, "is_converted": rgb is not upright}, strips(rgb)
 
 
-def strips(image: Any) -> Iterator[bytes]:
+def strips(image: Any) -> Parts:
     """Return an image's pixels in strips of whole lines, from the top."""
     width, height = image.size
-    lines = max(1, _STRIP_BYTES // (3 * width))
+    lines = max(1, PART_BYTES // (len(PIXELS) * width))
     for top in range(0, height, lines):
-        yield image.crop((0, top, width, min(height, top + lines))).tobytes() if lines < height else image.tobytes()
+        strip = image.crop((0, top, width, min(height, top + lines))) if lines < height else image
+        yield strip.tobytes("raw", PIXELS), top + lines >= height
 
 
 def _greys(image: Any, upright: Any) -> Any:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
-import pickle
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from daft_vllm.children import START_SECONDS, start_child
 from daft_vllm.engine.media.decoder_main import MEMORY_EXIT, OUT_OF_MEMORY
+from daft_vllm.engine.media.exchange import Exchange, parts_of, shared_memory
 from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.requests.media import MediaError
 
@@ -23,6 +21,10 @@ T = TypeVar("T")
 _MODULE = "daft_vllm.engine.media.decoder_main"
 _PROCESSES = min(8, max(4, os.cpu_count() or 1))
 """How many files are decoded at once. Each may take the memory that its budget says."""
+_AT_ONCE = min(_PROCESSES, max(2, os.cpu_count() or 1))
+"""How many of them may be in their first ``_SOON`` seconds. More processes than cores only disturb one another, but
+files that take long must not hold up the others."""
+_SOON = 0.5
 _STALL_SECONDS = 10
 """How long a decoder may stop in the middle of an answer."""
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "HOME")
@@ -37,9 +39,11 @@ class _Decoder:
         inherited = {
             name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("VLLM_")
         }
-        self.process, self._connection = start_child(
-            _MODULE, {**inherited, "OMP_NUM_THREADS": "1"}, stall_seconds=_STALL_SECONDS
+        memory = shared_memory()
+        self.process, connection = start_child(
+            _MODULE, {**inherited, "OMP_NUM_THREADS": "1"}, files=[memory], stall_seconds=_STALL_SECONDS
         )
+        self._exchange = Exchange(connection, memory)
         self._is_ready = False
         self._timed_out = False
 
@@ -49,9 +53,12 @@ class _Decoder:
         data: bytes,
         budget: Budget,
         arguments: dict[str, Any],
-        collect: Callable[[dict[str, Any], Connection], T],
+        collect: Callable[[dict[str, Any], Iterator[memoryview]], T],
+        takes_long: Callable[[], None],
     ) -> T:
-        """Return what ``collect`` makes of the answer: its header, and a connection that has the chunks.
+        """Return what ``collect`` makes of the answer: its header, and its parts.
+
+        ``takes_long`` is called if there is no answer soon.
 
         Raises:
             MediaError: the file can't be decoded, or not within its limits.
@@ -60,17 +67,18 @@ class _Decoder:
         self._wait_until_ready()
         with budget.spend() as seconds:
             try:
-                self._connection.send_bytes(pickle.dumps((task, seconds, budget.memory, arguments)))
-                self._connection.send_bytes(data)
-                if not self._connection.poll(seconds):
-                    self._timed_out = True
-                    raise EOFError
-                answer = json.loads(self._connection.recv_bytes())
+                request = {"task": task, "seconds": seconds, "memory": budget.memory, "arguments": arguments}
+                self._exchange.send(request, parts_of(data))
+                if not self._exchange.wait(min(seconds, _SOON)):
+                    takes_long()
+                    if not self._exchange.wait(seconds - _SOON):
+                        self._timed_out = True
+                        raise EOFError
+                answer, parts = self._exchange.receive()
                 if "error" in answer:
-                    self._connection.recv_bytes()
                     code, message = answer["error"]
                     raise budget.too_large() if code == OUT_OF_MEMORY else MediaError(code, message)
-                return collect(answer, self._connection)
+                return collect(answer, parts)
             except OSError as e:
                 raise EOFError from e
 
@@ -78,8 +86,8 @@ class _Decoder:
         if self._is_ready:
             return
         try:
-            if self._connection.poll(START_SECONDS):
-                self._is_ready = self._connection.recv_bytes() == b"ready"
+            if self._exchange.wait(START_SECONDS):
+                self._is_ready = self._exchange.receive()[0]["is_ready"]
         except (EOFError, OSError):
             pass
         if not self._is_ready:
@@ -87,7 +95,7 @@ class _Decoder:
             raise MediaError(
                 "unavailable_media",
                 f"the process that decodes files did not start (exit code {self.process.returncode}): run "
-                f"`python -m {_MODULE} 0` to see why",
+                f"`python -c 'import {_MODULE}'` to see why",
             )
 
     def error(self, budget: Budget) -> MediaError:
@@ -111,7 +119,7 @@ class _Decoder:
         """End the process."""
         self.process.kill()
         self.process.wait()
-        self._connection.close()
+        self._exchange.close()
 
 
 class DecoderPool:
@@ -128,6 +136,7 @@ class DecoderPool:
     def _begin(self) -> None:
         """Begin without any process. A fork does so too: the processes are its parent's."""
         self._turn = threading.Semaphore(self._processes)
+        self._beginning = threading.Semaphore(min(self._processes, _AT_ONCE))
         self._lock = threading.Lock()
         self._idle: list[_Decoder] = []
         self._all: set[_Decoder] = set()
@@ -138,7 +147,7 @@ class DecoderPool:
         data: bytes,
         budget: Budget,
         arguments: dict[str, Any],
-        collect: Callable[[dict[str, Any], Connection], T],
+        collect: Callable[[dict[str, Any], Iterator[memoryview]], T],
     ) -> T:
         """Decode a file in one of the processes, and return what ``collect`` makes of the answer.
 
@@ -147,15 +156,16 @@ class DecoderPool:
             data: the file.
             budget: what it may cost.
             arguments: further arguments of the task.
-            collect: gets the answer's header, and a connection: chunks of bytes, and an empty one at the end.
+            collect: gets the answer's header and its parts, of which it takes all.
 
         Raises:
             MediaError: the file can't be decoded, or not within its limits.
         """
-        with self._turn:
+        with self._turn, contextlib.ExitStack() as beginning:
+            beginning.enter_context(self._beginning)
             decoder = self._taken()
             try:
-                result = decoder.decode(task, data, budget, arguments, collect)
+                result = decoder.decode(task, data, budget, arguments, collect, beginning.close)
             except EOFError:
                 self._forget(decoder)
                 raise decoder.error(budget) from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Iterator
 from typing import Any
 
+from daft_vllm.engine.media.exchange import Parts, parts_of
 from daft_vllm.engine.requests.media import MediaError
 
 
-def decode_sound(data: bytes, max_seconds: float, max_bytes: int) -> tuple[dict[str, Any], Iterator[bytes]]:
+def decode_sound(data: bytes, max_seconds: float, max_bytes: int) -> tuple[dict[str, Any], Parts]:
     """Return a sound's rate in 1/s, and its samples in float32, one channel: the mean of the file's channels.
 
     libsndfile reads the file. Where it knows the format too little, and PyAV or torchcodec is installed, vLLM's own
@@ -42,10 +42,10 @@ def decode_sound(data: bytes, max_seconds: float, max_bytes: int) -> tuple[dict[
             raise MediaError("invalid_media", f"the sound can't be read ({len(data)} bytes): {e}") from e
         return _by_vllm(data)
     samples = samples[:, 0] if channels == 1 else samples.mean(axis=1, dtype="float32")
-    return {"rate": rate}, iter([samples.tobytes()])
+    return {"rate": rate}, parts_of(samples.tobytes())
 
 
-def _by_vllm(data: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
+def _by_vllm(data: bytes) -> tuple[dict[str, Any], Parts]:
     from vllm.multimodal.media import AudioMediaIO
 
     try:
@@ -54,4 +54,4 @@ def _by_vllm(data: bytes) -> tuple[dict[str, Any], Iterator[bytes]]:
         raise
     except Exception as e:
         raise MediaError("invalid_media", f"the sound can't be read ({len(data)} bytes): {e}") from e
-    return {"rate": rate}, iter([samples.astype("float32").tobytes()])
+    return {"rate": rate}, parts_of(samples.astype("float32").tobytes())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from daft_vllm.engine.requests.content import Media
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.engine.scheduling.row import Row
+from daft_vllm.giving_up import run
 
 if TYPE_CHECKING:
     from vllm.inputs import EngineInput
@@ -104,10 +104,7 @@ class MediaLoader:
                 self._loads[key] = (task, waiting - 1)
 
     async def _in_thread(self, media: Media) -> Any:
-        """Load a medium in a thread of its own. One that hangs keeps its thread, but neither its place nor the process.
-
-        ``ThreadPoolExecutor`` would wait for such a thread when the process ends.
-        """
+        """Load a medium in another thread. One that hangs keeps its thread, but neither its place nor the process."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
@@ -125,7 +122,7 @@ class MediaLoader:
             if self._is_closed:
                 raise MediaError("unavailable_media", "the engine is closed")
             started = time.monotonic()
-            threading.Thread(target=load, name="daft-vllm-media", daemon=True).start()
+            run(load)
             try:
                 return await asyncio.wait_for(future, media.seconds)
             except TimeoutError:

@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 
 START_SECONDS = 60.0
@@ -22,7 +22,7 @@ _UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
 def start_child(
-    module: str, environment: Mapping[str, str], *, stall_seconds: int | None = None
+    module: str, environment: Mapping[str, str], *, files: Sequence[int] = (), stall_seconds: int | None = None
 ) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start a module as a process of its own, and return it with the connection to it.
 
@@ -31,6 +31,7 @@ def start_child(
     Args:
         module: the full name of the module.
         environment: its environment variables; Python's search path is added.
+        files: file descriptors that it inherits. Their numbers are its further arguments.
         stall_seconds: how long a message may stop on its way. Default: without limit.
     """
     ours, theirs = socket.socketpair()
@@ -40,9 +41,9 @@ def start_child(
     search_path = os.pathsep.join(place or os.getcwd() for place in sys.path)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+            [sys.executable, "-P", "-m", module, *map(str, (theirs.fileno(), *files))],
             env={**environment, "PYTHONPATH": search_path},
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *files],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

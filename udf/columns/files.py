@@ -19,8 +19,8 @@ from daft.io import IOConfig
 from daft_vllm.engine.media.limits import MEMORY, SECONDS, Budget
 from daft_vllm.engine.requests.media import MediaError
 from daft_vllm.errors import OptionError
+from daft_vllm.giving_up import within
 from daft_vllm.udf.columns.credentials import credentials_in, opened, refused, sealed
-from daft_vllm.udf.columns.giving_up import within
 from daft_vllm.udf.columns.local import read_local
 from daft_vllm.udf.columns.network.http import fetch
 from daft_vllm.wording import brief, shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Sequence
@@ -40,9 +41,11 @@ def read_local(path: str, folders: Sequence[str], most: int, start: int = 0) -> 
     """
     if len(path) > _LONGEST_PATH:
         raise MediaError("unavailable_media", f"{shown(path)} is longer than a path can be ({_LONGEST_PATH} bytes)")
-    real = os.path.realpath(path)
-    _check_below(path, real, folders)
-    place = os.open(real, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # a name only: nothing is opened for reading yet
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)  # a name only: nothing is opened for reading yet
+    except OSError:
+        _check_below(path, os.path.realpath(path), folders)  # elsewhere, not even what is missing is told
+        raise
     try:
         same = f"/proc/self/fd/{place}"
         _check_below(path, os.readlink(same), folders)
@@ -55,15 +58,28 @@ def read_local(path: str, folders: Sequence[str], most: int, start: int = 0) -> 
         opened = os.open(same, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             # The kernel's own files say that they are empty: such as /proc/self/environ, which holds keys.
-            if status.st_dev == os.stat("/proc").st_dev or (not status.st_size and os.read(opened, 1)):
+            if status.st_dev == _kernels_device() or (not status.st_size and os.pread(opened, 1, 0)):
                 raise MediaError("unavailable_media", f"{shown(path)} is made by the kernel, it is no file on a disk")
-            with os.fdopen(opened, "rb", closefd=False) as file:
-                file.seek(start)
-                return file.read(min(most, max(0, status.st_size - start)))
+            return _read(opened, start, min(most, status.st_size - start))
         finally:
             os.close(opened)
     finally:
         os.close(place)
+
+
+def _read(file: int, start: int, size: int) -> bytes:
+    """Return ``size`` bytes from ``start`` on, or as many as there are. One call of the kernel gives up to 2 GiB."""
+    parts = []
+    while size > 0 and (part := os.pread(file, size, start)):
+        parts.append(part)
+        start += len(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+@functools.cache
+def _kernels_device() -> int:
+    return os.stat("/proc").st_dev
 
 
 def _check_below(path: str, real: str, folders: Sequence[str]) -> None:

@@ -21,7 +21,16 @@ from PIL import Image
 
 from daft_vllm import FileAccess
 from daft_vllm.engine.media import processes
-from daft_vllm.engine.media.decode import audio_from_bytes, image_from_bytes, pdf_image, pdf_pages, pdf_text
+from daft_vllm.engine.media.decode import (
+    _collected_bytes,
+    _collected_image,
+    audio_from_bytes,
+    image_from_bytes,
+    pdf_image,
+    pdf_pages,
+    pdf_text,
+)
+from daft_vllm.engine.media.exchange import PART_BYTES, shared_memory
 from daft_vllm.engine.media.limits import Budget
 from daft_vllm.engine.media.processes import POOL, DecoderPool
 from daft_vllm.engine.requests.media import MediaError
@@ -115,6 +124,48 @@ def test_a_large_image_comes_in_strips() -> None:
     assert np.array_equal(np.asarray(image_from_bytes(stream.getvalue()).media), pixels)
 
 
+def test_a_large_file_comes_in_parts() -> None:
+    """Larger than the memory that the processes share, both ways."""
+    import soundfile
+
+    samples = np.random.default_rng(3).integers(-9000, 9000, 19_000_000, np.int16)
+    stream = io.BytesIO()
+    soundfile.write(stream, samples, 96_000, format="WAV")
+    assert len(stream.getvalue()) > PART_BYTES
+    found, rate = POOL.decode(
+        "sound", stream.getvalue(), Budget(), {"max_seconds": 1e6, "max_bytes": 1 << 30}, _collected_bytes
+    )
+    assert rate["rate"] == 96_000
+    assert np.array_equal(np.frombuffer(found, np.float32) * 32768, samples)
+
+
+def test_shared_memory_can_not_be_made_smaller() -> None:
+    memory = shared_memory()
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory, 0)
+    os.close(memory)
+
+
+def test_files_that_take_long_hold_up_no_others_soon() -> None:
+    """As many as begin at once take long. The next one comes in a second, not after them."""
+    pool = DecoderPool()
+    pool.decode("image", GOOD, Budget(), {"max_pixels": 10_000}, _collected_image)
+    bad = files.nested_forms_pdf()
+    with ThreadPoolExecutor(8) as threads:
+        many = min(8, processes._AT_ONCE, processes._PROCESSES - 1)
+        lost = [
+            threads.submit(pool.decode, "pdf image", bad, Budget(15.0), {"page": 0}, _collected_image)
+            for _ in range(many)
+        ]
+        time.sleep(0.1)
+        started = time.monotonic()
+        assert pool.decode("image", GOOD, Budget(), {"max_pixels": 10_000}, _collected_image)[0].size == (40, 30)
+        assert time.monotonic() - started < 10
+        assert not any(future.done() for future in lost)
+        pool.close()
+        assert all(isinstance(future.exception(), MediaError) for future in lost)
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 def test_sounds_are_those_of_vllm(channels: int) -> None:
     import soundfile
@@ -131,7 +182,7 @@ def test_sounds_are_those_of_vllm(channels: int) -> None:
 
 def test_a_process_that_dies_is_replaced() -> None:
     pool = DecoderPool(1)
-    ask = ("pdf pages", files.page_pdf(files.stream(b"")), Budget(), {}, lambda answer, chunks: chunks.recv_bytes())
+    ask = ("pdf pages", files.page_pdf(files.stream(b"")), Budget(), {}, lambda answer, parts: bytes(next(parts)))
     assert pool.decode(*ask) == b""
     [decoder] = pool._all
     decoder.process.kill()  # while it is idle

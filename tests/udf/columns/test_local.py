@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import daft
 import pytest
@@ -73,9 +74,11 @@ def test_devices_and_the_kernels_files(folder: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "fifo"])
+@pytest.mark.parametrize("step", ["open", "readlink", "fstat"])
 def test_what_moves_between_the_look_and_the_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
 ) -> None:
+    """The file that was looked at is read, whatever has its name meanwhile."""
     allowed, other = tmp_path / "in", tmp_path / "other"
     for folder in (allowed / "sub", other):
         folder.mkdir(parents=True)
@@ -87,23 +90,38 @@ def test_what_moves_between_the_look_and_the_reading(
             (allowed / "sub").rename(allowed / "old")
             (allowed / "sub").symlink_to(other)
             return
-        (allowed / "sub" / "a").unlink()
+        (allowed / "sub" / "a").rename(allowed / "b")
         if kind == "file":
             (allowed / "sub" / "a").symlink_to(other / "a")
         else:
             os.mkfifo(allowed / "sub" / "a")
 
-    resolve: Callable[[str], str] = os.path.realpath
+    do: Callable[..., Any] = getattr(os, step)
 
-    def resolve_then_swap(path: str) -> str:
-        found = resolve(path)
-        swap()
-        return found
+    def do_then_swap(*arguments: Any) -> Any:
+        done = do(*arguments)
+        if not os.path.lexists(allowed / "old") and not os.path.lexists(allowed / "b"):
+            swap()
+        return done
 
     access = FileAccess(folders=[str(allowed)])
-    monkeypatch.setattr(os.path, "realpath", resolve_then_swap)
-    expected = {"file": "is a link", "folder": "below no folder", "fifo": "is a FIFO"}[kind]
-    assert expected in refusal(access, allowed / "sub" / "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, do_then_swap)
+        assert access.read(str(allowed / "sub" / "a")) == b"a"
+    after = {"file": "below no folder", "folder": "below no folder", "fifo": "is a FIFO"}[kind]
+    assert after in refusal(access, allowed / "sub" / "a")
+
+
+def test_whether_a_file_elsewhere_is_there_is_not_told(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "there").write_bytes(b"a")
+    (tmp_path / "in" / "link").symlink_to(tmp_path)
+    access = FileAccess(folders=[str(tmp_path / "in")])
+    for folder in (tmp_path, tmp_path / "in" / "link", tmp_path / "in" / ".."):
+        there, missing = (refusal(access, folder / name) for name in ("there", "missing"))
+        assert "below no folder" in there
+        assert missing == there.replace("/there", "/missing")
+    assert "No such file" in refusal(access, tmp_path / "in" / "missing")
 
 
 def test_paths_that_take_long(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from daft_vllm.engine.requests.media import MediaError
-from daft_vllm.udf.columns.giving_up import within
+from daft_vllm.giving_up import within
 from daft_vllm.wording import counted, shown
 
 _T = TypeVar("_T")
