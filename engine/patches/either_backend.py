@@ -32,6 +32,22 @@ def _backend_class(xgrammar_backend: Any) -> Any:
             """Refuse tokens after an error. vLLM accepts them: the answer would end early, as if it were complete."""
             return bool(super().accept_tokens(request_id, tokens)) and not self.ll_matcher.is_error()
 
+        def fill_bitmask(self, bitmask: Any, idx: int) -> None:
+            """Fill a row of vLLM's masks: one bit for each logit.
+
+            llguidance fills a row with a bit for each token of the tokenizer. Some models have more tokens than logits:
+            Gemma-3 1B has 262,145 and 262,144. vLLM's GPU runner takes rows of the logits' width only.
+            """
+            import xgrammar
+
+            tokens = self.ll_tokenizer.vocab_size
+            if tokens <= 32 * bitmask.shape[1]:
+                super().fill_bitmask(bitmask, idx)
+                return
+            wide = xgrammar.allocate_token_bitmask(1, tokens)
+            super().fill_bitmask(wide, 0)
+            bitmask[idx] = wide[0, : bitmask.shape[1]]
+
     class EitherBackend(xgrammar_backend):  # type: ignore[misc]  # vLLM's types are not followed
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -63,11 +79,5 @@ def _backend_class(xgrammar_backend: Any) -> Any:
                         self._grammars.popitem(last=False)
                 self._grammars.move_to_end(spec)
                 return tokenizer, self._grammars[spec].deep_copy()
-
-        def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
-            import xgrammar
-
-            # llguidance's vocabulary may be larger than vocab_size, and llguidance fills a row of its own width.
-            return xgrammar.allocate_token_bitmask(max_num_seqs, max(self.vocab_size, len(self.tokenizer)))
 
     return EitherBackend

@@ -53,9 +53,7 @@ PATCHES: tuple[Patch, ...] = (
                 ("self", "request_type", "grammar_spec", "stop_token_ids"),
             ),
             Target(
-                "vllm.v1.structured_output.backend_xgrammar",
-                "XgrammarBackend.allocate_token_bitmask",
-                ("self", "max_num_seqs"),
+                "vllm.v1.structured_output.backend_guidance", "GuidanceGrammar.fill_bitmask", ("self", "bitmask", "idx")
             ),
             Target("vllm.v1.structured_output.backend_guidance", "GuidanceBackend", uses="self.ll_tokenizer ="),
             Target("vllm.v1.structured_output.backend_guidance", "GuidanceGrammar.ll_matcher"),

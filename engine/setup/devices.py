@@ -1,38 +1,42 @@
-"""Which GPUs there are, and which of them an engine may take, without importing torch or CUDA."""
+"""Which GPUs there are, and what the driver says of them, without importing torch or CUDA."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.errors import DeviceError
-from daft_vllm.folders import own_folder
 
 logger = logging.getLogger("daft_vllm")
 MASK = "CUDA_VISIBLE_DEVICES"
+_BY_NAME = re.compile(r"(GPU|MIG)-\S+")
 
 
 def visible_gpus(env: Mapping[str, str] = os.environ, device_folder: Path = Path("/dev")) -> list[str]:
-    """Return the ids of the GPUs that this process may use: the mask in ``env`` if set, else the driver's devices."""
+    """Return the ids of the GPUs that this process may use: the mask in ``env`` if set, else all, by CUDA's numbers.
+
+    CUDA counts what a process can see from 0, whatever the names of the files in ``/dev``: in a container that has
+    ``/dev/nvidia3`` alone, the GPU is number 0.
+    """
     mask = env.get(MASK)
-    if mask is not None:
-        # CUDA stops at the first id that is not valid: "-1" hides everything after it.
-        ids = []
-        for part in mask.split(","):
-            if not part.strip() or part.strip() == "-1":
-                break
-            ids.append(part.strip())
-        return ids
-    numbers = [re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*")]
-    return [str(n) for n in sorted(int(match.group(1)) for match in numbers if match)]
+    if mask is None:
+        return [str(number) for number in range(_count(device_folder) or 0)]
+    known = None
+    ids: list[str] = []
+    for part in map(str.strip, mask.split(",")):
+        if part.isdigit():
+            known = _count(None) if known is None else known
+        # CUDA stops at the first id that is not valid: "-1" hides everything after it, and "all" is none.
+        if not (_BY_NAME.fullmatch(part) or (part.isdigit() and (known is None or int(part) < known))):
+            break
+        if part not in ids:
+            ids.append(part)
+    return ids
 
 
 class GpuState(NamedTuple):
@@ -45,6 +49,7 @@ class GpuState(NamedTuple):
         free: bytes of its memory that no process uses.
         capability: its compute capability.
         driver: the driver's version.
+        uuid: its name that no other GPU has. Empty: unknown.
     """
 
     id: str
@@ -53,32 +58,31 @@ class GpuState(NamedTuple):
     free: int
     capability: tuple[int, int]
     driver: str
+    uuid: str = ""
 
 
 def gpu_states(ids: Sequence[str]) -> list[GpuState]:
-    """Return what the driver reports about these GPUs. Empty: there is no driver, or an id names a part of a GPU."""
+    """Return what the driver reports about these GPUs. Empty: there is no driver, or it doesn't know one of them."""
     try:
-        import pynvml  # type: ignore[import-not-found,unused-ignore]  # comes with vLLM for GPUs
-
-        pynvml.nvmlInit()
-    except Exception:  # no driver, no package
-        return []
-    states = []
-    try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        for gpu in ids:
-            by_index = gpu.isdigit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if by_index else pynvml.nvmlDeviceGetHandleByUUID(gpu)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            name = _text(pynvml.nvmlDeviceGetName(handle))
-            states.append(GpuState(gpu, name, memory.total, memory.free, tuple(capability), driver))
+        with _driver() as nvml:
+            version = _text(nvml.nvmlSystemGetDriverVersion())
+            return [_state(nvml, gpu, version) for gpu in ids]
     except Exception as e:
         logger.debug("NVML reports nothing about these GPUs: %s", e)
         return []
-    finally:
-        pynvml.nvmlShutdown()
-    return states
+
+
+def driver_problem() -> str | None:
+    """Return why the driver shows no GPU. None: it shows some."""
+    try:
+        with _driver() as nvml:
+            if nvml.nvmlDeviceGetCount():
+                return None
+            return f"NVIDIA's driver {_text(nvml.nvmlSystemGetDriverVersion())} sees no GPU"
+    except ImportError:
+        return "nvidia-ml-py, which asks NVIDIA's driver, is not installed: it comes with daft-vllm[gpu]"
+    except Exception as e:
+        return f"NVIDIA's driver can't be asked ({e})"
 
 
 def check_free(states: Sequence[GpuState], utilization: float) -> None:
@@ -93,83 +97,48 @@ def check_free(states: Sequence[GpuState], utilization: float) -> None:
             )
 
 
+@contextlib.contextmanager
+def _driver() -> Iterator[Any]:
+    """Give NVML, the library of NVIDIA's driver. Raises ``ImportError``, or what NVML raises without a driver."""
+    import pynvml  # type: ignore[import-not-found,unused-ignore]  # comes with vLLM for GPUs
+
+    pynvml.nvmlInit()
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _count(device_folder: Path | None) -> int | None:
+    """Return how many GPUs the driver shows, or else how many device files there are. None: neither is known."""
+    try:
+        with _driver() as nvml:
+            return int(nvml.nvmlDeviceGetCount())
+    except Exception as e:
+        logger.debug("NVML doesn't count the GPUs: %s", e)
+    if device_folder is None:
+        return None
+    return sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in device_folder.glob("nvidia*"))
+
+
+def _state(nvml: Any, gpu: str, driver: str) -> GpuState:
+    handle = _handle(nvml, gpu)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    name, uuid = _text(nvml.nvmlDeviceGetName(handle)), _text(nvml.nvmlDeviceGetUUID(handle))
+    return GpuState(gpu, name, memory.total, memory.free, tuple(capability), driver, uuid)
+
+
+def _handle(nvml: Any, gpu: str) -> Any:
+    if gpu.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(gpu))
+    if gpu.startswith("GPU-"):  # the beginning of a UUID is enough for CUDA, if no other GPU's begins so
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        found = [handle for handle in handles if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(gpu)]
+        if len(found) == 1:
+            return found[0]
+    return nvml.nvmlDeviceGetHandleByUUID(gpu)
+
+
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-class GpuClaim:
-    """GPUs that this process takes, until it ends or ``release`` is called.
-
-    Daft's native runner starts several processes, and gives none of them a device of its own: all would load the model
-    onto GPU 0. Here each process takes free GPUs instead. It locks files, which the kernel unlocks when it ends.
-
-    Args:
-        gpus: how many; a share below 1 takes one of ``floor(1 / gpus)`` places on a GPU.
-        ids: the GPUs to choose from.
-        folder: where the lock files are. Processes that share GPUs have to use the same folder. Default:
-            ``daft-vllm-gpus-UID`` in the temporary folder. Only its user can use it, and links are not followed.
-
-    Raises:
-        DeviceError: too few are free, or somebody else has made the folder.
-    """
-
-    def __init__(self, gpus: float, ids: list[str], folder: Path | None = None) -> None:
-        folder = folder or Path(tempfile.gettempdir()) / f"daft-vllm-gpus-{os.geteuid()}"
-        places = int(1 / gpus) if gpus < 1 else 1
-        wanted = 1 if gpus < 1 else int(gpus)
-        self.ids: list[str] = []
-        self._files: list[int] = []
-        try:
-            opened = own_folder(folder)
-            try:
-                for gpu in ids:
-                    for place in range(places):
-                        if len(self.ids) < wanted and self._lock(f"{gpu}.{place}".replace("/", "_"), opened):
-                            self.ids.append(gpu)
-                            break
-            finally:
-                os.close(opened)
-        except OSError as e:
-            self.release()
-            raise DeviceError(
-                f"the folder {folder}, in which processes lock GPUs, can't be used ({e.strerror}: {e.filename}): "
-                "remove it, or set TMPDIR to a folder of your own, the same for all processes."
-            ) from e
-        if len(self.ids) < wanted:
-            free = len(self.ids)
-            self.release()
-            if not ids:
-                raise DeviceError(
-                    f"an engine needs {gpus:g} GPU(s), and none is visible here: use gpus=0 for the CPU, or look "
-                    f"whether nvidia-smi lists one that {MASK} hides."
-                )
-            raise DeviceError(
-                f"an engine needs {gpus:g} GPU(s), and {free} of the {len(ids)} visible here are free. Lower "
-                "max_concurrency or gpus, or let the query that uses them finish first (two prompt() columns in one "
-                "query are two engines: collect() in between)."
-            )
-
-    def _lock(self, name: str, folder: int) -> bool:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(name, flags, 0o600, dir_fd=folder)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            return False
-        except BaseException:
-            os.close(file)
-            raise
-        self._files.append(file)
-        return True
-
-    def visible(self) -> contextlib.AbstractContextManager[None]:
-        """Let processes that are started inside the ``with`` block see only the claimed GPUs."""
-        return environment_variables({MASK: ",".join(self.ids)})
-
-    def release(self) -> None:
-        """Give the GPUs back."""
-        for file in self._files:
-            os.close(file)
-        self._files.clear()
-        self.ids.clear()

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
-from daft_vllm.engine.setup.devices import GpuClaim, check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.claims import GpuClaim
+from daft_vllm.engine.setup.devices import check_free, gpu_states, visible_gpus
 from daft_vllm.errors import DeviceError, ModelError
 from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import utilization_of

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.core import GRACE_SECONDS
-from daft_vllm.engine.setup.devices import GpuClaim, visible_gpus
+from daft_vllm.engine.setup.claims import GpuClaim
+from daft_vllm.engine.setup.devices import visible_gpus
 from daft_vllm.engine.setup.environment import START_LOCK
 from daft_vllm.engine.setup.log import log_file
-from daft_vllm.udf.preflight.load import check_fits
+from daft_vllm.udf.preflight.load import check_fits, with_card_settings
 
 
 class _Open(NamedTuple):
@@ -56,6 +57,7 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
             claim = GpuClaim(config.gpus, visible_gpus()) if claim_gpus and config.gpus > 0 else None
             try:
                 with claim.visible() if claim is not None else contextlib.nullcontext():
+                    config = with_card_settings(config)  # those of the card that was claimed
                     check_fits(config)
                     engine = OfflineEngine(config, check_chat_template=check_chat_template)
             except BaseException:

@@ -11,7 +11,6 @@ from daft_vllm.engine import OfflineEngine, Request
 from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.model_configs import resolve_model
-from daft_vllm.udf.preflight.load import with_card_settings
 from daft_vllm.udf.worker.engines import kill_engines, shared_engine
 from daft_vllm.udf.worker.leaving import leave_quickly
 from daft_vllm.udf.worker.spec import PromptSpec
@@ -27,8 +26,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
     """
     leave_quickly(kill_engines)
     started = time.monotonic()
-    config = with_card_settings(spec.engine)
-    config = replace(config, model=resolve_model(config.model))
+    config = replace(spec.engine, model=resolve_model(spec.engine.model))
     check_before_load(config, spec.format.constraints, spec.sampling.model_dump())
     if spec.toolbox is not None:
         check_tool_parser(spec.toolbox.parser)
