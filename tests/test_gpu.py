@@ -11,7 +11,7 @@ import pytest
 from daft import col
 
 from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions, prompt
-from daft_vllm.engine.setup.devices import visible_gpus
+from daft_vllm.engine.setup.devices.driver import visible_gpus
 from daft_vllm.model_configs import resolve_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")]

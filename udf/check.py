@@ -12,7 +12,7 @@ import daft
 from daft_vllm.engine.patches.registry import vllm_version
 from daft_vllm.engine.setup.config import check_engine_args
 from daft_vllm.engine.setup.context import check_context, config_in
-from daft_vllm.engine.setup.devices import gpu_states, visible_gpus
+from daft_vllm.engine.setup.devices.driver import gpu_states, visible_gpus
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import DaftVLLMError, ModelError, OptionError, suggest
 from daft_vllm.model_configs import config_of

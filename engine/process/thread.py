@@ -28,7 +28,7 @@ from daft_vllm.engine.scheduling.ledger import Ledger
 from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
-from daft_vllm.engine.setup.devices import MASK
+from daft_vllm.engine.setup.devices.driver import MASK
 from daft_vllm.engine.setup.environment import START_LOCK, environment_variables
 from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes, raise_if_python_ends
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError

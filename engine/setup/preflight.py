@@ -11,6 +11,7 @@ from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import compile_error, enforcement_of
 from daft_vllm.engine.setup.config import EngineConfig, check_engine_args, require_vllm
 from daft_vllm.engine.setup.context import check_context, config_in
+from daft_vllm.engine.setup.devices.build import check_build
 from daft_vllm.engine.setup.model_files.folder import (
     FROM_FILES,
     check_folder_complete,
@@ -34,13 +35,14 @@ def check_before_load(config: EngineConfig, constraints: Sequence[Constraint], s
 
     Raises:
         MissingPackageError: vLLM is not installed.
-        OptionError: the installed vLLM does not know an engine argument, doesn't take its value, or refuses a sampling
-            option, or the context is longer than the model's.
+        OptionError: the installed vLLM is built for other devices, does not know an engine argument, doesn't take its
+            value, or refuses a sampling option, or the context is longer than the model's.
         ModelError: the model's folder doesn't exist, contains no model, a file of it is missing or cut off, or its
             weights are pickles that the engine's arguments don't allow.
         SchemaError: a backend can't enforce its constraint with this model's tokenizer.
     """
     require_vllm()
+    check_build(config.gpus)
     check_engine_args(config.engine_args)
     check_model_folder(config.model)
     folder = Path(config.model).expanduser()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from benchmarks import shrunken
 from daft_vllm import check, image
 from daft_vllm.cli import app
-from daft_vllm.engine.setup.devices import GpuClaim
+from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.model_configs import known_models
 from daft_vllm.udf.check import CheckReport
 

@@ -9,7 +9,7 @@ import daft
 
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.setup.context import check_context, config_in
-from daft_vllm.engine.setup.devices import visible_gpus
+from daft_vllm.engine.setup.devices.driver import visible_gpus
 from daft_vllm.engine.setup.model_files.folder import check_model_folder
 from daft_vllm.errors import ModelError, OptionError, suggest
 from daft_vllm.model_configs import ModelConfig, Prompting, check_known_model, config_of

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 from daft_vllm.engine import EngineConfig
-from daft_vllm.engine.setup.devices import GpuState, check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.devices.driver import GpuState, check_free, gpu_states, visible_gpus
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, card_named

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
-from daft_vllm.engine.setup.claims import GpuClaim
-from daft_vllm.engine.setup.devices import check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.devices.build import check_build
+from daft_vllm.engine.setup.devices.claims import GpuClaim
+from daft_vllm.engine.setup.devices.driver import check_free, gpu_states, visible_gpus
 from daft_vllm.errors import DeviceError, ModelError
 from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import utilization_of
@@ -24,8 +25,10 @@ def check_gpus_here(gpus: float, engines: int, model: Model) -> str | Check:
 
     Raises:
         DeviceError: too few are free.
+        OptionError: the installed vLLM is built for other devices.
         ModelError: a card can't compute in the model's type.
     """
+    check_build(gpus)
     visible = visible_gpus()
     if not gpus:
         if visible:

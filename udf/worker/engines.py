@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.core import GRACE_SECONDS
-from daft_vllm.engine.setup.claims import GpuClaim
-from daft_vllm.engine.setup.devices import visible_gpus
+from daft_vllm.engine.setup.devices.claims import GpuClaim
+from daft_vllm.engine.setup.devices.driver import visible_gpus
 from daft_vllm.engine.setup.environment import START_LOCK
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.udf.preflight.load import check_fits, with_card_settings

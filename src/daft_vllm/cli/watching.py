@@ -81,7 +81,7 @@ def run_with_progress(
 
 
 def _gpus(options: PromptOptions) -> float:
-    from daft_vllm.engine.setup.devices import visible_gpus
+    from daft_vllm.engine.setup.devices.driver import visible_gpus
 
     gpus = float(bool(visible_gpus())) if options.gpus is None else options.gpus
     return gpus or 1.0  # without GPUs the price is that of the machine

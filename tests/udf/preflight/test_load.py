@@ -15,7 +15,7 @@ from daft import col
 
 from daft_vllm import prompt
 from daft_vllm.engine import EngineConfig
-from daft_vllm.engine.setup.devices import GpuState
+from daft_vllm.engine.setup.devices.driver import GpuState
 from daft_vllm.errors import DaftVLLMError, DeviceError, ModelError
 from daft_vllm.udf.preflight import load
 from daft_vllm.udf.preflight.load import check_fits, check_gpus, with_card_settings

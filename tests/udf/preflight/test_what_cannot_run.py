@@ -239,6 +239,16 @@ def test_bfloat16_on_a_card_that_has_none() -> None:
     assert "no bfloat16" in failed(check(model="qwen2.5-0.5b", gpu="T4", engine_args={"dtype": "bfloat16"}), "memory")
 
 
+def test_kernels_that_a_card_has_not() -> None:
+    """vLLM refuses it after the download."""
+    report = check(model="gpt-oss-20b", gpu="T4", gpus=2)
+    assert "compute capability 7.5, and vLLM's kernels for mxfp4 weights need 8.0" in failed(report, "memory")
+    assert check(model="gpt-oss-20b", gpu="A10G")["memory"].status == "ok"
+    assert "mxfp4 weights need 8.0" in failed(
+        check(model="qwen2.5-0.5b", gpu="T4", engine_args={"quantization": "mxfp4"}), "memory"
+    )
+
+
 def test_a_model_of_which_a_number_is_missing(model: Path) -> None:
     """No traceback: what can't be estimated is said."""
     settings = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}

@@ -12,7 +12,7 @@ import pytest
 
 from daft_vllm import EngineConfig, EngineStats
 from daft_vllm.engine.process.core import GRACE_SECONDS
-from daft_vllm.engine.setup.devices import GpuClaim
+from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.errors import DeviceError, EngineStartError
 from daft_vllm.udf.worker import engines
 

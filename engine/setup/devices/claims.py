@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from daft_vllm.engine.setup.devices import MASK, driver_problem, gpu_states
+from daft_vllm.engine.setup.devices.driver import MASK, driver_problem, gpu_states
 from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.errors import DeviceError
 from daft_vllm.folders import own_folder

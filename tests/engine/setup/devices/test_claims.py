@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from daft_vllm.engine.setup import claims
-from daft_vllm.engine.setup.claims import GpuClaim
-from daft_vllm.engine.setup.devices import GpuState, visible_gpus
+from daft_vllm.engine.setup.devices import claims
+from daft_vllm.engine.setup.devices.claims import GpuClaim
+from daft_vllm.engine.setup.devices.driver import GpuState, visible_gpus
 from daft_vllm.errors import DeviceError
 
 
@@ -131,7 +131,7 @@ def test_a_gpu_has_one_claim_by_number_and_by_name(tmp_path: Path) -> None:
 CLAIM = """
 import sys, time
 from pathlib import Path
-from daft_vllm.engine.setup.claims import GpuClaim
+from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.errors import DeviceError
 sys.stdin.readline()
 try:
