@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from daft_vllm.engine.media.exchange import joined
 from daft_vllm.engine.media.images import PIXELS
 from daft_vllm.engine.media.limits import Budget
+from daft_vllm.engine.media.pdf import LONGEST_SIDE
 from daft_vllm.engine.media.processes import POOL
 from daft_vllm.engine.requests.media import MediaError
 
@@ -33,7 +35,7 @@ def image_from_bytes(data: bytes, budget: Budget | None = None) -> Any:
     most = budget.memory // _BYTES_PER_PIXEL
     if envs.VLLM_MAX_IMAGE_PIXELS > 0:
         most = min(most, envs.VLLM_MAX_IMAGE_PIXELS)
-    image, answer = POOL.decode("image", data, budget, {"max_pixels": most}, _collected_image)
+    image, answer = POOL.decode("image", data, budget, {"max_pixels": most}, partial(_collected_image, most))
     if answer["is_wide"]:
         return image
     # vLLM's key of an image in its cache is a digest of this, which is faster than one of the pixels.
@@ -81,7 +83,7 @@ def pdf_pages(data: bytes, budget: Budget) -> int:
 
 def pdf_image(data: bytes, page: int, budget: Budget) -> Any:
     """Return the image of one page, counted from 0. Raises: as ``pdf_pages``."""
-    return POOL.decode("pdf image", data, budget, {"page": page}, _collected_image)[0]
+    return POOL.decode("pdf image", data, budget, {"page": page}, partial(_collected_image, LONGEST_SIDE**2))[0]
 
 
 def pdf_text(data: bytes, max_bytes: int, budget: Budget) -> str:
@@ -90,10 +92,13 @@ def pdf_text(data: bytes, max_bytes: int, budget: Budget) -> str:
     return text.decode("utf-8")
 
 
-def _collected_image(answer: dict[str, Any], parts: Iterator[memoryview]) -> tuple[Any, dict[str, Any]]:
+def _collected_image(most: int, answer: dict[str, Any], parts: Iterator[memoryview]) -> tuple[Any, dict[str, Any]]:
+    """Return the image in an answer. The decoder has read a stranger's file, so nothing is taken on trust."""
     from PIL import Image
 
     width, height = answer["size"]
+    if min(width, height) < 1 or width * height > most:
+        raise ValueError(f"the decoder says that the image has {width} x {height} pixels")
     image, top = None, 0
     for part in parts:
         lines = len(part) // (len(PIXELS) * width)
@@ -105,7 +110,7 @@ def _collected_image(answer: dict[str, Any], parts: Iterator[memoryview]) -> tup
             image.paste(strip, (0, top))
         top += lines
     if top != height:
-        raise EOFError("the image has fewer lines than its header says")
+        raise ValueError(f"the decoder sent {top} of {height} lines")
     return image, answer
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,16 @@ def test_a_large_file_comes_in_parts() -> None:
     assert np.array_equal(np.frombuffer(found, np.float32) * 32768, samples)
 
 
+@pytest.mark.parametrize(
+    ("size", "sent"),
+    [((2, 2), [8]), ((2, 2), [16, 8]), ((2, 2), [15]), ((9_000, 9_000), [36_000]), ((0, 5), [0]), ((-2, -2), [16])],
+)
+def test_what_a_decoder_says_is_not_taken_on_trust(size: tuple[int, int], sent: list[int]) -> None:
+    """It may have been taken over by the file that it reads."""
+    with pytest.raises(ValueError, match=r"decoder|image data|greater|wrong size|bounding"):
+        _collected_image(1 << 20, {"size": size}, iter([memoryview(bytes(n)) for n in sent]))
+
+
 def test_shared_memory_can_not_be_made_smaller() -> None:
     memory = shared_memory()
     with pytest.raises(PermissionError):
@@ -148,18 +159,17 @@ def test_shared_memory_can_not_be_made_smaller() -> None:
 
 def test_files_that_take_long_hold_up_no_others_soon() -> None:
     """As many as begin at once take long. The next one comes in a second, not after them."""
-    pool = DecoderPool()
-    pool.decode("image", GOOD, Budget(), {"max_pixels": 10_000}, _collected_image)
+    pool, collected = DecoderPool(), partial(_collected_image, 1 << 22)
+    pool.decode("image", GOOD, Budget(), {"max_pixels": 10_000}, collected)
     bad = files.nested_forms_pdf()
     with ThreadPoolExecutor(8) as threads:
         many = min(8, processes._AT_ONCE, processes._PROCESSES - 1)
         lost = [
-            threads.submit(pool.decode, "pdf image", bad, Budget(15.0), {"page": 0}, _collected_image)
-            for _ in range(many)
+            threads.submit(pool.decode, "pdf image", bad, Budget(15.0), {"page": 0}, collected) for _ in range(many)
         ]
         time.sleep(0.1)
         started = time.monotonic()
-        assert pool.decode("image", GOOD, Budget(), {"max_pixels": 10_000}, _collected_image)[0].size == (40, 30)
+        assert pool.decode("image", GOOD, Budget(), {"max_pixels": 10_000}, collected)[0].size == (40, 30)
         assert time.monotonic() - started < 10
         assert not any(future.done() for future in lost)
         pool.close()
