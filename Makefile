@@ -23,11 +23,14 @@ slow: .venv/ready
 
 # The GPU path without a GPU: vLLM's build for CUDA, in an environment of its own (8.5 GB), on a driver that is made up.
 GPU_BIN := .venv-gpu/bin
-gpu-check: .venv-gpu/ready
+gpu-check: .venv/ready .venv-gpu/ready
 	@echo "== the GPU path, without a GPU"
 	$(GPU_BIN)/python -m tests.gpu_check.fakes build/fakes
 	env LD_LIBRARY_PATH=$(abspath build/fakes) VLLM_CACHE_ROOT=$(abspath build/gpu-cache) HF_HUB_OFFLINE=1 \
 	  $(GPU_BIN)/pytest -m gpu_check tests/gpu_check
+	@echo "== vLLM's runner for GPUs, on the CPU"
+	env TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 PYTHONPATH=$(abspath tests/gpu_runner/site) \
+	  $(BIN)/pytest -m gpu_check tests/gpu_runner
 
 # Random files, places and cells. Each kind gets an equal part of the time.
 MINUTES ?= 10

@@ -1,0 +1,5 @@
+"""What rows get from vLLM's runner for GPUs (V2), run on a CPU in Triton's interpreter: a part of ``make gpu-check``.
+
+vLLM uses V2 with CUDA, and V1 with its build for the CPU. They sample, mask and count penalties in other code: V2 in
+Triton kernels. Triton runs them as Python on a CPU, which takes about a second for each step.
+"""
