@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +24,7 @@ def watch():
     while not over.wait(0.05):
         for process in psutil.Process().children(recursive=True):
             try:
-                mask = process.environ().get("CUDA_VISIBLE_DEVICES")  # gone when the process writes its title there
-                seen[process.pid] = (process.name(), mask or seen.get(process.pid, (None, None))[1])
+                seen[process.pid] = process.name()
             except psutil.Error:
                 pass
 if __name__ == "__main__":
@@ -40,12 +40,13 @@ if __name__ == "__main__":
     seconds = time.monotonic() - started
     over.set()
     thread.join()
-    left = [process.name() for process in psutil.Process().children(recursive=True)]
-    print(json.dumps({"error": error, "seconds": seconds, "seen": list(seen.values()), "left": left}))
+    left = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    left = [line for line in left if "multiprocessing.resource_tracker" not in line]  # Python's own
+    print(json.dumps({"error": error, "seconds": seconds, "seen": seen, "left": left}))
 """
 
 
-def start(cards: str | None, mask: str | None = None, **options: Any) -> dict[str, Any]:
+def start(cards: str | None, mask: str | None = None, noted: Path | None = None, **options: Any) -> dict[str, Any]:
     environment = {
         name: value for name, value in os.environ.items() if name not in ("FAKE_GPUS", "CUDA_VISIBLE_DEVICES")
     }
@@ -53,6 +54,8 @@ def start(cards: str | None, mask: str | None = None, **options: Any) -> dict[st
         environment["FAKE_GPUS"] = cards
     if mask is not None:
         environment["CUDA_VISIBLE_DEVICES"] = mask
+    if noted is not None:
+        environment |= {"NOTED_MASKS": str(noted), "PYTHONPATH": str(Path(__file__).with_name("site"))}
     command = [sys.executable, "-c", SCRIPT, json.dumps(options)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=350, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -68,9 +71,12 @@ def start(cards: str | None, mask: str | None = None, **options: Any) -> dict[st
         (fake_gpus("l4", "l4", "l4"), "2,1", "2"),
     ],
 )
-def test_the_core_gets_the_gpu_that_is_free(cards: str, mask: str | None, expected: str) -> None:
-    found = start(cards, mask, gpus=1)
-    assert {seen for name, seen in found["seen"] if name.startswith("VLLM::EngineCor")} == {expected}
+def test_the_core_gets_the_gpu_that_is_free(cards: str, mask: str | None, expected: str, tmp_path: Path) -> None:
+    found = start(cards, mask, tmp_path / "masks", gpus=1)
+    masks = dict(line.split(" ", 1) for line in (tmp_path / "masks").read_text(encoding="utf-8").splitlines())
+    cores = [pid for pid, name in found["seen"].items() if name.startswith("VLLM::EngineCor")]
+    assert cores
+    assert {masks[pid] for pid in cores} == {expected}
     assert found["error"].startswith("EngineStartError"), found["error"]
     assert "out of bounds for 0 devices" in found["error"], "the cause, from the log of vLLM's process"
     assert found["left"] == []
