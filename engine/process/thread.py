@@ -28,7 +28,7 @@ from daft_vllm.engine.scheduling.ledger import Ledger
 from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
-from daft_vllm.engine.setup.devices.driver import MASK
+from daft_vllm.engine.setup.devices.driver import MASK, ORDER
 from daft_vllm.engine.setup.environment import START_LOCK, environment_variables
 from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes, raise_if_python_ends
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError
@@ -194,7 +194,7 @@ class EngineThread:
 
     async def _main(self) -> None:
         self._woken = asyncio.Event()
-        gpus = {name: value for name, value in os.environ.items() if name == MASK}
+        gpus = {name: value for name, value in os.environ.items() if name in (MASK, ORDER)}
         first = await self._start(self.config)
         self._open(first)
         core: Core | None = first

@@ -74,8 +74,8 @@ def _configured(config: Any, card_name: str, folder: Path) -> dict[str, Any]:
 
     from daft_vllm.engine.setup.config import EngineConfig
     from daft_vllm.engine.setup.environment import start_args
+    from daft_vllm.model_configs.advice import engines_of
     from daft_vllm.model_configs.cards import card_named
-    from daft_vllm.model_configs.memory import plan_memory, weights_of
     from daft_vllm.model_configs.resolution import resolve
     from daft_vllm.model_configs.splitting import possible_sizes
 
@@ -84,13 +84,8 @@ def _configured(config: Any, card_name: str, folder: Path) -> dict[str, Any]:
     if card is None:
         raise LookupError(f"no card is named {fake.name}")
     args = {name: setting.value for name, setting in resolve(config, card=card).items()}
-    weights = weights_of(config, args)
-    fitting = [
-        n
-        for n in possible_sizes(config, args)
-        if plan_memory(config.architecture, weights, card, gpus=n, engine_args=args).fits
-    ]
-    gpus = fitting[0] if fitting else possible_sizes(config, args)[-1]
+    best = engines_of(config, card, _GPUS, args)
+    gpus = best[0] if best is not None else possible_sizes(config, args)[-1]
     ours = EngineConfig(str(folder), args, gpus=gpus)
     passed = start_args(ours)
     passed["structured_outputs_config"] = StructuredOutputsConfig(**passed["structured_outputs_config"])
@@ -99,7 +94,7 @@ def _configured(config: Any, card_name: str, folder: Path) -> dict[str, Any]:
     )
     return {
         "gpus": gpus,
-        "fits": bool(fitting),
+        "fits": best is not None,
         "architecture": made.model_config.architecture,
         "runner": "v2" if made.use_v2_model_runner else "v1",
         "tokens": made.scheduler_config.max_num_batched_tokens,

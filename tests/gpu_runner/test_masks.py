@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -13,11 +12,9 @@ import pytest
 from daft import col
 
 from daft_vllm import close_engines, prompt
+from tests.gpu_runner import MARKS
 
-pytestmark = [
-    pytest.mark.gpu_check,
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="`make gpu-check` runs these in .venv"),
-]
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("backend", ["xgrammar", "guidance"])

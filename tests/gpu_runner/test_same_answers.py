@@ -13,11 +13,9 @@ from pydantic import BaseModel, Field
 
 from daft_vllm import EngineConfig, close_engines, prompt
 from daft_vllm.udf.worker.engines import shared_engine
+from tests.gpu_runner import MARKS
 
-pytestmark = [
-    pytest.mark.gpu_check,
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="`make gpu-check` runs these in .venv"),
-]
+pytestmark = MARKS
 QUESTIONS = ["Say hi", "What is 2+2?", "Name a colour", "Is water wet?"]
 ARGS = {"max_model_len": 256, "dtype": "float32", "max_num_seqs": 4, "kv_cache_memory_bytes": 256 << 20}
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"

@@ -238,16 +238,15 @@ def check_card_type(model: Model, card: Card | None) -> None:
     if card is None or card.capability is None:
         return
     quantization = quantization_of(model.config, model.args)
-    least = LEAST_CAPABILITY.get(quantization.method, (0, 0)) if quantization is not None else (0, 0)
-    if quantization is not None and card.capability < least:
+    if quantization is not None and card.capability < (least := LEAST_CAPABILITY.get(quantization.method, (0, 0))):
         raise ModelError(
             f"a {card.full_name} has compute capability {card.compute_capability}, and vLLM's kernels for "
             f"{quantization.method} weights need {least[0]}.{least[1]}: use another card, or a model that is quantized "
             "otherwise."
         )
-    dtype = str(model.args.get("dtype", "auto"))
     if card.capability >= BFLOAT16:
         return
+    dtype = str(model.args.get("dtype", "auto"))
     if dtype == "bfloat16" or (dtype == "auto" and "float16" not in model.config.dtypes):
         raise ModelError(
             f"a {card.full_name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."

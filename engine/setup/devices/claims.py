@@ -12,12 +12,11 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from daft_vllm.engine.setup.devices.driver import MASK, driver_problem, gpu_states
+from daft_vllm.engine.setup.devices.driver import MASK, ORDER, driver_problem, gpu_states
 from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.errors import DeviceError
 from daft_vllm.folders import own_folder
 
-_ORDER = "CUDA_DEVICE_ORDER"
 _STEP = 2 << 30
 """Bytes of free memory below which two GPUs are the same to us: a desktop or a driver takes some of one."""
 _ROUNDING = 1e-6
@@ -123,7 +122,7 @@ class GpuClaim:
         values = {MASK: ",".join(self.ids)}
         if MASK not in os.environ:
             # The ids are the driver's numbers. CUDA's own order has the fastest GPU first.
-            values[_ORDER] = os.environ.get(_ORDER, "PCI_BUS_ID")
+            values[ORDER] = os.environ.get(ORDER, "PCI_BUS_ID")
         return environment_variables(values)
 
     def release(self) -> None:

@@ -14,6 +14,8 @@ from daft_vllm.errors import DeviceError
 
 logger = logging.getLogger("daft_vllm")
 MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+"""Together with the mask, this variable says which GPUs a process sees: what the numbers in the mask mean."""
 _BY_NAME = re.compile(r"(GPU|MIG)-\S+")
 
 
@@ -25,12 +27,12 @@ def visible_gpus(env: Mapping[str, str] = os.environ, device_folder: Path = Path
     """
     mask = env.get(MASK)
     if mask is None:
-        return [str(number) for number in range(_count(device_folder) or 0)]
-    known = None
+        known = _count()
+        return [str(number) for number in range(_device_files(device_folder) if known is None else known)]
+    parts = [part.strip() for part in mask.split(",")]
+    known = _count() if any(map(str.isdigit, parts)) else None
     ids: list[str] = []
-    for part in map(str.strip, mask.split(",")):
-        if part.isdigit():
-            known = _count(None) if known is None else known
+    for part in parts:
         # CUDA stops at the first id that is not valid: "-1" hides everything after it, and "all" is none.
         if not (_BY_NAME.fullmatch(part) or (part.isdigit() and (known is None or int(part) < known))):
             break
@@ -109,16 +111,18 @@ def _driver() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _count(device_folder: Path | None) -> int | None:
-    """Return how many GPUs the driver shows, or else how many device files there are. None: neither is known."""
+def _count() -> int | None:
+    """Return how many GPUs the driver shows. None: it can't be asked."""
     try:
         with _driver() as nvml:
             return int(nvml.nvmlDeviceGetCount())
     except Exception as e:
         logger.debug("NVML doesn't count the GPUs: %s", e)
-    if device_folder is None:
         return None
-    return sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in device_folder.glob("nvidia*"))
+
+
+def _device_files(folder: Path) -> int:
+    return sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in folder.glob("nvidia*"))
 
 
 def _state(nvml: Any, gpu: str, driver: str) -> GpuState:

@@ -57,16 +57,17 @@ def core_of(engine: OfflineEngine) -> psutil.Process:
 def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     tiny: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpus: list[str | None] = []
+    gpus: list[tuple[str | None, str | None]] = []
     start = Core.start
 
     def noted(config: EngineConfig, watch: StepWatch, before: list[psutil.Process]) -> Core:
-        gpus.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus.append((os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")))
         return start(config, watch, before)
 
     monkeypatch.setattr(Core, "start", noted)
     # In float32 an answer does not depend on the other rows of its batch.
-    with environment_variables({"CUDA_VISIBLE_DEVICES": "3"}):  # as for an engine that has claimed a GPU
+    # As for an engine that has claimed a GPU.
+    with environment_variables({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}):
         engine = OfflineEngine(EngineConfig(tiny, {**TINY_ARGS, "dtype": "float32"}, max_restarts=2))
     pids = engine.process_ids
     requests = [
@@ -95,7 +96,7 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     assert not engine.is_over
     assert [outcome.text for outcome in outcomes] == [o.text for o in engine.run(requests, dedupe=False)]
     assert engine.stats().restarts == 2
-    assert gpus == ["3"] * 3
+    assert gpus == [("3", "PCI_BUS_ID")] * 3
 
     # Now it has been started again as often as is allowed.
     pids += engine.process_ids
