@@ -194,16 +194,18 @@ def check(
 
 
 def _card_here() -> Card | None:
-    """Return the card of this machine. None: it has none, or not a known one."""
-    states = gpu_states(visible_gpus()[:1])
-    return card_named(states[0].name, states[0].total) if states else None
+    """Return the card that an engine on this machine would get: the freest. None: there is none, or not a known one."""
+    states = gpu_states(visible_gpus())
+    freest = max(states, key=lambda state: state.free, default=None)
+    return card_named(freest.name, freest.total) if freest is not None else None
 
 
 def _memory(model: Model, card: Card | None, gpus: float) -> str | Check:
     check_length(model.config, model.args)
     if gpus:
         check_split(model, gpus)
-        check_card_type(model, card)
+    if gpus and card is not None:
+        check_card_type(model, card.full_name, card.capability)
     return check_memory(model, card, gpus)
 
 

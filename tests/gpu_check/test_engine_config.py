@@ -39,7 +39,7 @@ def test_vllm_takes_our_settings(card: str, tmp_path: Path) -> None:
 def _passes_the_check(model: str, card_name: str) -> bool:
     card = card_named(CARDS[card_name].name, int(CARDS[card_name].gib * GIB))
     try:
-        check_card_type(Model(model), card)
+        check_card_type(Model(model), card.full_name, card.capability)
     except ModelError:
         return False
     return True

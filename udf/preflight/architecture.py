@@ -13,7 +13,6 @@ from daft_vllm.engine.setup.model_files.folder import folder_shapes
 from daft_vllm.engine.setup.sources import module_source
 from daft_vllm.errors import ModelError, suggest
 from daft_vllm.model_configs import ModelConfig
-from daft_vllm.model_configs.cards import Card
 from daft_vllm.model_configs.quantization import LEAST_CAPABILITY, quantization_config, quantization_of
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, split_problem, tensor_parallel_size
 from daft_vllm.udf.preflight.model import Model, check_packages
@@ -233,21 +232,25 @@ def check_split(model: Model, gpus: float) -> None:
         raise ModelError(f"vLLM can't split {model.name} over {size} GPUs: {problem}. {advice}")
 
 
-def check_card_type(model: Model, card: Card | None) -> None:
-    """Raise ``ModelError`` if a card lacks the type of numbers that the model needs, or vLLM's kernels for them."""
-    if card is None or card.capability is None:
+def check_card_type(model: Model, name: str, capability: tuple[int, ...] | None) -> None:
+    """Raise ``ModelError`` if a card lacks the type of numbers that the model needs, or vLLM's kernels for them.
+
+    Args:
+        model: the model.
+        name: the card's name.
+        capability: its compute capability. None: unknown, and nothing is checked.
+    """
+    if capability is None:
         return
     quantization = quantization_of(model.config, model.args)
-    if quantization is not None and card.capability < (least := LEAST_CAPABILITY.get(quantization.method, (0, 0))):
+    if quantization is not None and capability < (least := LEAST_CAPABILITY.get(quantization.method, (0, 0))):
         raise ModelError(
-            f"a {card.full_name} has compute capability {card.compute_capability}, and vLLM's kernels for "
+            f"a {name} has compute capability {'.'.join(map(str, capability))}, and vLLM's kernels for "
             f"{quantization.method} weights need {least[0]}.{least[1]}: use another card, or a model that is quantized "
             "otherwise."
         )
-    if card.capability >= BFLOAT16:
+    if capability >= BFLOAT16:
         return
     dtype = str(model.args.get("dtype", "auto"))
     if dtype == "bfloat16" or (dtype == "auto" and "float16" not in model.config.dtypes):
-        raise ModelError(
-            f"a {card.full_name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
-        )
+        raise ModelError(f"a {name} has no bfloat16, which {model.name} needs: use dtype float32, or another card.")

@@ -13,7 +13,7 @@ from daft_vllm.model_configs.cards import GIB, card_named
 from daft_vllm.model_configs.memory import utilization_of, weights_of
 from daft_vllm.model_configs.resolution import Setting, card_settings
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
-from daft_vllm.udf.preflight.architecture import check_split
+from daft_vllm.udf.preflight.architecture import check_card_type, check_split
 from daft_vllm.udf.preflight.files import check_disk
 from daft_vllm.udf.preflight.memory import check_machine_memory, check_memory
 from daft_vllm.udf.preflight.model import Model, check_packages
@@ -33,19 +33,20 @@ def check_fits(config: EngineConfig) -> None:
 
     Raises:
         MissingPackageError: the model needs a Python package that isn't installed.
-        ModelError: vLLM can't split it over this number of GPUs, its weights don't fit into the memory, or its files
-            onto the disk.
+        ModelError: vLLM can't split it over this number of GPUs, a GPU can't compute with its weights, they don't fit
+            into the memory, or its files onto the disk.
         DeviceError: something else uses a GPU's memory.
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
     check_packages(model)
     _check_heads(model, config)
+    states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
+    _check_types(model, states)
     if not model.reads_weights:
         return
     if config_of(model.name) is not None:  # for other models the hub would have to be asked for the size
         check_disk(model)
     weights = _weights(model, config)
-    states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     if states:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])
@@ -66,6 +67,17 @@ def _check_heads(model: Model, config: EngineConfig) -> None:
         return
     if problem is not None:
         raise ModelError(f"vLLM can't split {model.name} over {size} GPUs: {problem}. {advice}")
+
+
+def _check_types(model: Model, states: list[GpuState]) -> None:
+    """Raise ``ModelError`` if a GPU can't compute with the model's weights."""
+    try:
+        model.config  # noqa: B018 - a property that reads files
+    except Exception as e:  # a model that only vLLM can read
+        logger.debug("not known what weights %s has: %s", model.name, e)
+        return
+    for state in states:
+        check_card_type(model, state.name, state.capability)
 
 
 def with_card_settings(config: EngineConfig) -> EngineConfig:

@@ -11,10 +11,10 @@ from daft_vllm.engine.patches.registry import states, unfitting, vllm_version
 from daft_vllm.engine.setup.devices.build import check_build
 from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.engine.setup.devices.driver import check_free, gpu_states, visible_gpus
-from daft_vllm.errors import DeviceError, ModelError
+from daft_vllm.errors import DeviceError
 from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import utilization_of
-from daft_vllm.udf.preflight.architecture import BFLOAT16
+from daft_vllm.udf.preflight.architecture import check_card_type
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
 from daft_vllm.wording import counted
@@ -26,7 +26,7 @@ def check_gpus_here(gpus: float, engines: int, model: Model) -> str | Check:
     Raises:
         DeviceError: too few are free.
         OptionError: the installed vLLM is built for other devices.
-        ModelError: a card can't compute in the model's type.
+        ModelError: a card can't compute in the model's type, or with its quantized weights.
     """
     check_build(gpus)
     visible = visible_gpus()
@@ -50,10 +50,7 @@ def check_gpus_here(gpus: float, engines: int, model: Model) -> str | Check:
         states = gpu_states([gpu for claim in claims for gpu in claim.ids])
         check_free(states, utilization_of(model.args, gpus))
         for state in states:
-            if state.capability < BFLOAT16 and "float16" not in model.config.dtypes:
-                raise ModelError(
-                    f"a {state.name} has no bfloat16, which {model.name} needs: use dtype float32, or another card."
-                )
+            check_card_type(model, state.name, state.capability)
         names = ", ".join(f"{s.name} with {s.free / 2**30:.1f} GiB free, driver {s.driver}" for s in states[:1])
         several = f"{engines} engines with {counted(gpus, 'GPU')} each: " if engines > 1 else ""
         return (

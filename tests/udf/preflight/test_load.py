@@ -55,6 +55,18 @@ def test_an_estimate_only_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
         check_fits(EngineConfig("google/gemma-3-27b-it", gpus=1))
 
 
+def test_a_card_that_cannot_compute_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    t4 = GpuState("0", "Tesla T4", 15 * GIB, 15 * GIB, (7, 5), "570.1")
+    monkeypatch.setattr(load, "gpu_states", lambda ids: [t4])
+    dummy = {"load_format": "dummy"}
+    with pytest.raises(ModelError, match=r"a Tesla T4 has compute capability 7.5, .* mxfp4 weights need 8.0"):
+        check_fits(EngineConfig("gpt-oss-20b", dummy, gpus=1))
+    with pytest.raises(ModelError, match="a Tesla T4 has no bfloat16, which gemma-3-1b needs"):
+        check_fits(EngineConfig("gemma-3-1b", dummy, gpus=1))
+    check_fits(EngineConfig("gemma-3-1b", {**dummy, "dtype": "float32"}, gpus=1))
+    check_fits(EngineConfig("qwen3-0.6b", dummy, gpus=1))
+
+
 def test_the_card_decides_in_the_process_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     h100 = GpuState("0", "NVIDIA H100 80GB HBM3", 79 * GIB, 78 * GIB, (9, 0), "570.1")
     monkeypatch.setattr(load, "gpu_states", lambda ids: [h100])
