@@ -20,6 +20,10 @@ _FILLERS = {"nvidia", "geforce", "tesla", "amd", "instinct", "gpu", "gpus", "car
 _MEMORY_OPTION = "For any other card write its memory in GB: --gpu-memory 24, or gpu_memory=24 in Python."
 
 
+PCI_EXPRESS = 32e9
+"""Bytes a second that a GPU sends over PCI Express 4.0 with 16 lanes."""
+
+
 @dataclass(frozen=True)
 class Card:
     """One kind of GPU.
@@ -30,6 +34,7 @@ class Card:
         memory_bytes: memory that a process can use, as CUDA reports it.
         bandwidth: bytes a second from its memory. 0: unknown.
         flops: floating point operations a second with 16-bit numbers, without sparsity. 0: unknown.
+        link: bytes a second that it sends to another GPU of its machine: over NVLink, or over PCI Express.
         compute_capability: NVIDIA's, ``"8.9"`` for example. Empty: unknown.
         source: where the numbers come from.
         memory_gb: memory as the maker states it, in GB. 0: unknown.
@@ -48,6 +53,7 @@ class Card:
     compute_capability: str
     source: str
     memory_gb: int = 0
+    link: float = PCI_EXPRESS
     names: Sequence[str] = ()
     like: str | None = None
     note: str = ""
@@ -82,6 +88,7 @@ def cards() -> dict[str, Card]:
             memory_bytes=int(values.pop("memory_gib") * GIB),
             bandwidth=values.pop("bandwidth_gb") * 1e9,
             flops=values.pop("tflops") * 1e12,
+            link=values.pop("link_gb", PCI_EXPRESS / 1e9) * 1e9,
             **values,
         )
     return found

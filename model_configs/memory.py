@@ -171,7 +171,10 @@ def _groups(cache: tuple[CacheLayers, ...]) -> list[tuple[int, CacheLayers]]:
     return [(math.ceil(kind.layers / size) * size, kind) for kind in cache]
 
 
-def _element(args: Mapping[str, Any]) -> float:
+def cache_element_bytes(args: Mapping[str, Any]) -> float:
+    """Return the bytes of an element of the KV cache."""
+    if str(args.get("kv_cache_dtype", "auto")).startswith("fp8"):
+        return 1.0
     return BYTES.get(str(args.get("dtype", "auto")), 2.0)
 
 
@@ -225,7 +228,7 @@ def plan_memory(
     other = CONTEXT_BYTES + (NCCL_BYTES if number > 1 else 0)
     options: dict[str, Any] = {
         "tensor_parallel": number,
-        "element_bytes": 1.0 if str(args.get("kv_cache_dtype", "auto")).startswith("fp8") else _element(args),
+        "element_bytes": cache_element_bytes(args),
         "block_size": int(args.get("block_size") or BLOCK_SIZE),
         "batched_tokens": tokens,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +17,11 @@ _NAMES = ("quant_algo", "format", "weight_format", "forward_dtype", "fmt", "dtyp
 _ACTIVATIONS = ("input_activations", "output_activations", "input_tensors", "output_tensors", "bias", "activation")
 _KINDS = {"awq": 4, "gptq": 4, "bitsandbytes": 4, "inc": 4, "auto-round": 4, "auto_awq": 4, "auto_gptq": 4}
 """Bits of libraries that nearly always use these, where nothing says how many."""
-_GPT_OSS_MXFP4 = 0.6045
-"""4 bits, and a scale of 8 bits for 32 weights; vLLM pads the 2,880 columns of gpt-oss to 3,072."""
+_MULTIPLIES_FP8 = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8", "mxfp8")
+"""Beginnings of the names of quantizations that multiply in FP8 where the card can."""
+_GPT_OSS_MXFP4 = 0.572
+"""4 bits, a scale of 8 bits for 32 weights, and vLLM's padding of gpt-oss's 2,880 columns. vLLM logs 13.64 GiB for the
+20b, and for the 120b 64.38 with Triton's kernels and 65.97 with Marlin's (vllm-project/vllm issues 33155 and 23278)."""
 _ONLY_EXPERTS = ("int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8")
 """vLLM's names for quantizations that leave all layers but the experts as they are (``vllm.config.quantization``)."""
 _TYPES = re.compile(
@@ -68,6 +71,8 @@ class Quantization:
         group: how many weights of a row share a scale. None: all of them, or nothing says so.
         block: rows and columns of a block of weights that share a scale. None: there are no blocks.
         only_experts: whether all other layers stay in 16 bits.
+        activations: the type in which weights and activations are multiplied: ``"int8"``, ``"fp8"`` or ``"fp4"``. None:
+            in 16 bits, to which the weights are expanded.
         from_files: whether the weights are quantized in their files. False: vLLM does it as it loads them.
     """
 
@@ -76,6 +81,7 @@ class Quantization:
     group: int | None = None
     block: tuple[int, int] | None = None
     only_experts: bool = False
+    activations: str | None = None
     from_files: bool = True
 
 
@@ -95,7 +101,7 @@ def quantization_of(config: ModelConfig, engine_args: Mapping[str, Any] | None =
     if asked is None and more is None:
         return None
     found = read_quantization(more if isinstance(more, Mapping) else {}, str(asked or "online"))
-    return Quantization(found.method, found.weight_bytes, only_experts=found.only_experts, from_files=False)
+    return replace(found, group=None, block=None, from_files=False)
 
 
 def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -136,7 +142,8 @@ def read_quantization(saved: Mapping[str, Any], method: str | None = None) -> Qu
         size = bits / 8 + (2 / group if group else 0)
     else:  # a scale of 16 bits and a zero point for each group
         size = bits / 8 + (2 + bits / 8) / (group or 128)
-    return Quantization(name, size, group, block, only_experts=name in _ONLY_EXPERTS)
+    only_experts = name in _ONLY_EXPERTS or (name == "mxfp4" and not saved)
+    return Quantization(name, size, group, block, only_experts=only_experts, activations=_activations(saved, name))
 
 
 def _parts(saved: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
@@ -148,6 +155,28 @@ def _parts(saved: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
         if name not in _ACTIVATIONS and name != "kv_cache_scheme":
             for one in value if isinstance(value, list) else [value]:
                 yield from _parts(one, depth + 1)
+
+
+def _activations(saved: Mapping[str, Any], name: str) -> str | None:
+    """Return the type in which weights and activations are multiplied. None: in 16 bits."""
+    text = f"{name} {saved}".lower()
+    if "nvfp4" in text or "modelopt_fp4" in text:
+        return "fp4"
+    if name.startswith(_MULTIPLIES_FP8) or ("quant_algo" in saved and "fp8" in str(saved["quant_algo"]).lower()):
+        return "fp8"
+    for part in _all_parts(saved):
+        if part.get("num_bits") == 8 or "8" in str(part.get("dtype")):  # compressed-tensors, Quark
+            return "int8" if "int" in f"{part.get('type')} {part.get('dtype')}" else "fp8"
+    return None
+
+
+def _all_parts(saved: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what a config says about activations, wherever it says so."""
+    for name, value in saved.items():
+        if name in _ACTIVATIONS and isinstance(value, Mapping):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _all_parts(value)
 
 
 def _bits(part: Mapping[str, Any]) -> int | None:

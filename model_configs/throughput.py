@@ -1,16 +1,33 @@
-"""Estimates how fast a model is on a card, from what the card can compute and read. Measures nothing."""
+"""Estimates how fast a model is on a card, from what the card computes, reads and sends. Measures nothing here.
+
+The numbers of ``Rates`` are fitted to one half of about 500 published measurements;
+``python -m benchmarks.parts.throughput_logs`` shows how far the estimates are off on the other half.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from daft_vllm.model_configs.architecture import Architecture
-from daft_vllm.model_configs.memory import MemoryPlan, sequence_bytes, vllm_defaults
+from daft_vllm.model_configs.cards import GIB
+from daft_vllm.model_configs.memory import (
+    BYTES,
+    MemoryPlan,
+    cache_element_bytes,
+    sequence_bytes,
+    vllm_defaults,
+)
+from daft_vllm.model_configs.registry import ModelConfig
+from daft_vllm.model_configs.steps import RATES, Rates, StepTime
 
-COMPUTE_SHARE = 0.5
-"""Share of the card's peak rate that large matrix products reach, with all else in the step included."""
-BANDWIDTH_SHARE = 0.7
-"""Share of the card's bandwidth that reading weights and caches reaches."""
+OFF_BY = 1.8
+"""Nine tenths of the published measurements of vLLM 0.9 and later that the rates weren't fitted to are within this
+factor of the estimate."""
+_CACHE_OFF_BY = GIB
+"""By how much a plan's KV cache may be off. That matters where the weights fill nearly all of the memory."""
+_GROWN = 0.7
+"""How much of its answer a sequence has when the cache is full: they are of all ages, and older ones take more."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +36,16 @@ class Throughput:
 
     Args:
         rows: rows answered.
+        low: rows answered, if the estimate is too high.
+        high: rows answered, if the estimate is too low.
         prompt_tokens: prompt tokens, including cached ones.
         output_tokens: output tokens.
         sequences: sequences that run at once (not per second).
     """
 
     rows: float
+    low: float
+    high: float
     prompt_tokens: float
     output_tokens: float
     sequences: int
@@ -35,41 +56,119 @@ class Throughput:
 
 
 def estimate_throughput(
-    architecture: Architecture,
+    config: ModelConfig,
     plan: MemoryPlan,
+    engine_args: Mapping[str, Any] | None = None,
     *,
-    active_parameters: int,
     prompt_tokens: int,
     output_tokens: int,
     cached_tokens: int = 0,
-    max_num_seqs: int | None = None,
 ) -> Throughput | None:
-    """Return how fast rows of this shape go through one engine.
+    """Return how fast rows of this shape go through one engine, while there are enough of them to fill it.
 
-    None if a row doesn't fit into its memory, or nothing is known of the card's speed.
-
-    A prompt is computed at half of the card's peak rate. A step of generation either reads all weights and the caches
-    of the sequences at 70% of the card's bandwidth, or computes at the rate of a prompt, whichever takes longer. The
-    time between steps, and the front end, are left out.
+    None if a row doesn't fit into its memory, nothing is known of the card's speed, or the model computes in float32,
+    for which there are no measurements. Images and sounds are left out.
 
     Args:
-        architecture: the model's architecture.
+        config: the model's config.
         plan: how its memory is divided.
-        active_parameters: weights that a token goes through.
+        engine_args: arguments of vLLM's engine. Those with an effect here: ``max_num_seqs``,
+            ``max_num_batched_tokens``, ``kv_cache_dtype``, ``dtype``, ``quantization``.
         prompt_tokens: of a row.
         output_tokens: of a row, 1 at least.
         cached_tokens: tokens of the prompt that other rows share.
-        max_num_seqs: vLLM's argument. None: its default on the card.
     """
-    needed = sequence_bytes(architecture, prompt_tokens + output_tokens, tensor_parallel=plan.gpus)
-    most = max_num_seqs or vllm_defaults(plan.card)["max_num_seqs"]
-    sequences = min(most, plan.cache // max(1, needed))
-    if sequences < 1 or not plan.card.flops or not plan.card.bandwidth:
+    args = {**vllm_defaults(plan.card), **(engine_args or {})}
+    if BYTES.get(str(args.get("dtype", "auto")), 2.0) > 2 or not (plan.card.flops and plan.card.bandwidth):
         return None
-    rate = plan.card.flops * plan.gpus * COMPUTE_SHARE
-    bandwidth = plan.card.bandwidth * BANDWIDTH_SHARE
-    prompt = 2 * active_parameters * (prompt_tokens - cached_tokens) / rate
-    mean_cache = sequence_bytes(architecture, prompt_tokens + output_tokens // 2, tensor_parallel=plan.gpus)
-    step = max((plan.weights + sequences * mean_cache) / bandwidth, 2 * active_parameters * sequences / rate)
-    rows = 1 / (prompt + output_tokens * step / sequences)
-    return Throughput(rows, rows * prompt_tokens, rows * output_tokens, int(sequences))
+    shape = Shape(prompt_tokens, output_tokens, cached_tokens)
+    load = Load.of(config, plan, args, shape)
+    if load is None:
+        return None
+    time = StepTime(config, plan, args)
+    rows = load.rows_per_second(time)
+    fewer, more = (load.with_cache(plan.cache + change) for change in (-_CACHE_OFF_BY, _CACHE_OFF_BY))
+    return Throughput(
+        rows=rows,
+        low=fewer.rows_per_second(time) / OFF_BY,
+        high=more.rows_per_second(time) * OFF_BY,
+        prompt_tokens=rows * prompt_tokens,
+        output_tokens=rows * output_tokens,
+        sequences=max(1, int(load.sequences)),
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The tokens of a row: of its prompt, of its answer, and those of its prompt that other rows share."""
+
+    prompt: float
+    output: float
+    cached: float = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an engine has in its steps, while there are enough rows.
+
+    Args:
+        shape: the rows.
+        most: sequences that vLLM lets run at once.
+        batched: tokens of a step.
+        sequence: bytes that a running sequence has in the KV cache of each GPU.
+        cache: bytes of that cache.
+    """
+
+    shape: Shape
+    most: float
+    batched: int
+    sequence: int
+    cache: float
+
+    @classmethod
+    def of(cls, config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], shape: Shape) -> Load | None:
+        """Return the load. None: the cache doesn't hold one row."""
+        whole = _bytes(config, plan, args, shape.prompt + shape.output)
+        if plan.cache < whole:
+            return None
+        held = _bytes(config, plan, args, shape.prompt + _GROWN * shape.output)
+        return cls(shape, int(args["max_num_seqs"]), int(args["max_num_batched_tokens"]), max(1, held), plan.cache)
+
+    def with_cache(self, cache: float) -> Load:
+        """Return the same load with another KV cache, which holds one row in any case."""
+        return replace(self, cache=max(cache, self.sequence))
+
+    @property
+    def sequences(self) -> float:
+        """How many sequences run at once."""
+        return max(1.0, min(self.most, self.cache / self.sequence))
+
+    def step(self) -> tuple[float, float]:
+        """Return how many sequences write a token in a step, and how many tokens of prompts it computes.
+
+        For each row that ends another one begins, so in the mean a step computes as many prompts as it ends answers.
+        If both together are more than a step's tokens, fewer sequences write.
+        """
+        new = (self.shape.prompt - self.shape.cached) / max(1.0, self.shape.output)
+        writing = min(self.sequences, self.batched / (1 + new))
+        return writing, writing * new
+
+    def rows_per_second(self, time: StepTime) -> float:
+        """Return the rows that are answered in a second."""
+        writing, prompts = self.step()
+        seconds = time.seconds(writing, prompts, self.shape.prompt, self.shape.output, self.shape.cached)
+        return writing / (max(1.0, self.shape.output) * seconds)
+
+
+def _bytes(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], tokens: float) -> int:
+    """Return the bytes of a running sequence. Of a window, nothing but the window is kept once the prompt is read."""
+    return sequence_bytes(
+        config.architecture,
+        int(tokens),
+        tensor_parallel=plan.gpus,
+        element_bytes=cache_element_bytes(args),
+        batched_tokens=1,
+    )
+
+
+__all__ = ["OFF_BY", "RATES", "Load", "Rates", "Shape", "StepTime", "Throughput", "estimate_throughput"]

@@ -95,8 +95,9 @@ def test_memory_of_any_other_card() -> None:
     plan = plan_memory(config.architecture, weights_of(config), card)
     assert plan.fits
     assert plan.available < 24e9
-    shape = {"active_parameters": config.parameters, "prompt_tokens": 512, "output_tokens": 128}
-    assert estimate_throughput(config.architecture, plan, **shape) is None  # of its speed nothing is known
+    assert (
+        estimate_throughput(config, plan, prompt_tokens=512, output_tokens=128) is None
+    )  # nothing is known of its speed
     part = card_of("A100-80", 20)
     assert (part.memory_bytes, part.bandwidth) == (20_000_000_000, card_of("A100-80").bandwidth)
     for wrong in (0, -1, float("nan"), 1e6):

@@ -10,9 +10,8 @@ from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import ModelConfig, config_of, count_parameters, derived_config, known_models
 from daft_vllm.model_configs.cards import card_of, cards
-from daft_vllm.model_configs.memory import plan_memory, sequence_bytes, vllm_defaults, weight_bytes
+from daft_vllm.model_configs.memory import plan_memory, sequence_bytes, weight_bytes
 from daft_vllm.model_configs.resolution import goals, resolve
-from daft_vllm.model_configs.throughput import estimate_throughput
 
 
 def hf_config(config: ModelConfig) -> object:
@@ -116,23 +115,6 @@ def test_what_fits_where() -> None:
     fitted = plan("qwen3-8b", "L4")
     assert 1000 < fitted.max_model_len < 40960  # type: ignore[attr-defined]
     assert fitted.fits  # type: ignore[attr-defined]
-
-
-def test_throughput_is_bounded_by_the_card() -> None:
-    config = known_models()["qwen3-8b"]
-    weights = weight_bytes(config.parameters, config.architecture)
-    rates = []
-    for card in ("L4", "A100-80", "H100"):
-        plan = plan_memory(config.architecture, weights, card_of(card))
-        rate = estimate_throughput(
-            config.architecture, plan, active_parameters=config.parameters, prompt_tokens=512, output_tokens=128
-        )
-        assert rate is not None
-        assert rate.prompt_tokens < card_of(card).flops / (2 * config.parameters)
-        assert rate.sequences <= vllm_defaults(card_of(card))["max_num_seqs"]
-        rates.append(rate.rows)
-    assert rates == sorted(rates)
-    assert rate.hours(3_600_000, engines=2) == pytest.approx(500 / rate.rows)
 
 
 def test_settings_and_where_they_are_from() -> None:

@@ -20,7 +20,7 @@ from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.sampling import WORDS
 from daft_vllm.model_configs.splitting import split_advice, split_problem, tensor_parallel_size
-from daft_vllm.model_configs.throughput import BANDWIDTH_SHARE, COMPUTE_SHARE, Throughput, estimate_throughput
+from daft_vllm.model_configs.throughput import Throughput, estimate_throughput
 from daft_vllm.udf.options import DEFAULT
 from daft_vllm.udf.preflight.model import Model
 
@@ -105,15 +105,8 @@ def model_report(
     if problem is not None:
         sentences = (f"vLLM can't split it over {size} GPUs: {problem}.", split_advice(config, size, args))
     prompt, cached, output = shape
-    sequences = settings.get("max_num_seqs")
     throughput = estimate_throughput(
-        config.architecture,
-        plan,
-        active_parameters=config.active_parameters or config.parameters,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        cached_tokens=cached,
-        max_num_seqs=int(sequences.value) if sequences is not None else None,
+        config, plan, args, prompt_tokens=prompt, output_tokens=output, cached_tokens=cached
     )
     return ModelReport(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences)
 
@@ -187,15 +180,18 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
         return
     prompt, cached, output = what.shape
     console.print(
-        f"by estimate, at {COMPUTE_SHARE:.0%} of what the card can compute and {BANDWIDTH_SHARE:.0%} of what it can "
-        f"read: {rate.rows:.1f} rows/s of {prompt} prompt tokens ({cached} of them shared) and {output} output tokens, "
-        f"{rate.sequences} at once",
+        f"by estimate, {rate.low:.1f} to {rate.high:.1f} rows/s (most likely {rate.rows:.1f}) of {prompt} prompt "
+        f"tokens ({cached} of them shared) and {output} output tokens, {rate.sequences} at once",
         highlight=False,
     )
     if what.rows:
-        hours = rate.hours(what.rows)
-        cost = f", ${hours * what.dollars_per_hour * what.plan.gpus:.2f}" if what.dollars_per_hour else ""
-        console.print(f"{what.rows} rows: {hours:.2f} hours on one engine{cost}, without the load", highlight=False)
+        hours = [what.rows / rows / 3600 for rows in (rate.high, rate.low)]
+        prices = [f"${each * what.dollars_per_hour * what.plan.gpus:.2f}" for each in hours]
+        cost = f", {prices[0]} to {prices[1]}" if what.dollars_per_hour else ""
+        console.print(
+            f"{what.rows} rows: {hours[0]:.2f} to {hours[1]:.2f} hours on one engine{cost}, without the load",
+            highlight=False,
+        )
 
 
 def config(
