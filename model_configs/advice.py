@@ -1,4 +1,4 @@
-"""Advice where a model doesn't fit into the memory: which settings or which smaller model would."""
+"""Advice: which settings or which smaller model would fit into the memory, and what would be faster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import Any
 from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weight_bytes, weights_of
 from daft_vllm.model_configs.registry import ModelConfig, known_models
+from daft_vllm.model_configs.siblings import as_quantized, quantized_siblings
 from daft_vllm.model_configs.splitting import SIZES, possible_sizes, split_problem
+from daft_vllm.model_configs.throughput import estimate_throughput
 
+_FASTER = 1.15
+"""A change is named if it gives this many times the rows by estimate: estimates of the same model on the same card."""
+_MOST = 3
+_CHANGES = ", which changes answers a little"
 _FP8 = (8, 9)
 """The lowest compute capability with which vLLM multiplies 8-bit matrices."""
 
@@ -26,6 +32,62 @@ def engines_of(config: ModelConfig, card: Card, gpus: int, args: Mapping[str, An
         if plan_memory(config.architecture, weights, card, gpus=size, engine_args=args).fits:
             return size, gpus // size
     return None
+
+
+def _fitting_siblings(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any]) -> list[str]:
+    """Return the name of the same model with quantized weights: that with the most bits that fits, if any."""
+    for kind, name in quantized_siblings(config).items():
+        if kind == "fp8" and (plan.card.capability or ()) < _FP8:
+            continue
+        other = as_quantized(config, kind)
+        if plan_memory(other.architecture, weights_of(other), plan.card, gpus=plan.gpus, engine_args=args).longest:
+            return [name]
+    return []
+
+
+def faster(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], *, shape: tuple[int, int, int]) -> list[str]:
+    """Return what would give more rows per second by estimate, in sentences, the best first. It is for the user to try.
+
+    Args:
+        config: the model's config.
+        plan: its plan.
+        args: arguments of vLLM's engine.
+        shape: prompt tokens of a row, how many of them the rows share, and output tokens.
+    """
+
+    def rows(other: ModelConfig, gpus: int, more: Mapping[str, Any]) -> float:
+        changed = {**args, **more}
+        planned = plan_memory(other.architecture, weights_of(other, changed), plan.card, gpus=gpus, engine_args=changed)
+        prompt, cached, output = shape
+        found = estimate_throughput(
+            other, planned, changed, prompt_tokens=prompt, output_tokens=output, cached_tokens=cached
+        )
+        return found.rows if found is not None and planned.fits else 0.0
+
+    before = rows(config, plan.gpus, {})
+    if not before:
+        return []
+    tried: list[tuple[float, str]] = []
+    fp8 = (plan.card.capability or ()) >= _FP8
+    if config.quantization is None and "quantization" not in args:
+        siblings = quantized_siblings(config)
+        for kind, name in siblings.items():
+            if kind != "fp8" or fp8:
+                tried.append((rows(as_quantized(config, kind), plan.gpus, {}), f'model="{name}"{_CHANGES}'))
+        if fp8 and "fp8" not in siblings:
+            quantized = rows(config, plan.gpus, {"quantization": "fp8"})
+            tried.append((quantized, f'engine_args={{"quantization": "fp8"}}{_CHANGES}'))
+    if fp8 and "kv_cache_dtype" not in args:
+        more = {"kv_cache_dtype": "fp8"}
+        tried.append((rows(config, plan.gpus, more), f'engine_args={{"kv_cache_dtype": "fp8"}}{_CHANGES}'))
+    for size in possible_sizes(config, args, most=plan.gpus - 1):
+        if plan.gpus % size == 0:
+            engines = plan.gpus // size
+            tried.append((engines * rows(config, size, {}), f"gpus={size} and max_concurrency={engines}"))
+    tried.sort(reverse=True)
+    return [f"{rate / before:.1f} times the rows with {what}" for rate, what in tried if rate >= _FASTER * before][
+        :_MOST
+    ]
 
 
 def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[str, Any]) -> list[str]:
@@ -45,6 +107,8 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
         smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8")
         if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
             fitting.append('engine_args={"quantization": "fp8"}')
+    for name in _fitting_siblings(config, plan, args):
+        fitting.append(f'model="{name}"')
     family = [
         other
         for other in known_models().values()

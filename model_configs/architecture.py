@@ -62,6 +62,7 @@ class Architecture:
         cache: its layers with a cache, by kind.
         state_bytes: bytes of the fixed-size state that a sequence keeps in layers without a KV cache. 0: there are no
             such layers.
+        state_page: bytes that one of those layers keeps, with what its convolution remembers.
         max_model_len: longest context, in tokens.
         experts: experts of an MoE layer. 0: it has none.
         experts_per_token: experts that a token goes through.
@@ -80,6 +81,7 @@ class Architecture:
     embeddings: int
     cache: tuple[CacheLayers, ...]
     state_bytes: int
+    state_page: int
     max_model_len: int
     experts: int = 0
     experts_per_token: int = 0
@@ -108,6 +110,7 @@ def architecture_of(config: Any) -> Architecture:
         embeddings=1 if tied else 2,
         cache=_cache_layers(text),
         state_bytes=_state_bytes(text),
+        state_page=_state_page(text),
         max_model_len=text.max_position_embeddings,
         experts=experts,
         experts_per_token=getattr(text, "num_experts_per_tok", None) or getattr(text, "top_k_experts", None) or 0,
@@ -200,6 +203,23 @@ def _state_bytes(text: Any) -> int:
         return int(layers * text.mamba_n_heads * text.mamba_d_head * text.mamba_d_state * 2)
     keys, values = getattr(text, "linear_key_head_dim", 0), getattr(text, "linear_value_head_dim", 0)
     return int(layers * getattr(text, "linear_num_value_heads", 0) * keys * values * 4)
+
+
+def _state_page(text: Any) -> int:
+    """Return the bytes of such a layer as vLLM counts them for its blocks (``MambaStateShapeCalculator``, one GPU)."""
+    layers = sum(kind in ("linear_attention", "mamba") for kind in _layer_types(text))
+    if not layers:
+        return 0
+    if getattr(text, "mamba_n_heads", None):
+        inner = text.mamba_n_heads * text.mamba_d_head
+        columns = inner + 2 * (getattr(text, "mamba_n_groups", 1) or 1) * text.mamba_d_state
+        kernel = getattr(text, "mamba_d_conv", 4)
+    else:
+        keys = getattr(text, "linear_key_head_dim", 0) * getattr(text, "linear_num_key_heads", 0)
+        values = getattr(text, "linear_value_head_dim", 0) * getattr(text, "linear_num_value_heads", 0)
+        columns = 2 * keys + values
+        kernel = getattr(text, "linear_conv_kernel_dim", 4)
+    return _state_bytes(text) // layers + int(columns * (kernel - 1) * 2)
 
 
 def _largest(size: Any) -> int:

@@ -178,6 +178,34 @@ def cache_element_bytes(args: Mapping[str, Any]) -> float:
     return BYTES.get(str(args.get("dtype", "auto")), 2.0)
 
 
+def block_tokens(architecture: Architecture, *, tensor_parallel: int = 1, element_bytes: float = 2.0) -> int:
+    """Return the tokens of a KV block on GPUs. A prefix that is shorter than a block is not cached.
+
+    Where some layers keep a state instead, vLLM makes the blocks of attention as large as a state
+    (``vllm.platforms.interface.Platform``, ``attn_block_size``).
+
+    Args:
+        architecture: the model's architecture.
+        tensor_parallel: GPUs that the heads are split over.
+        element_bytes: bytes of an element of the cache: 2, or 1 with ``kv_cache_dtype="fp8"``.
+    """
+    if not architecture.state_page or not architecture.cache:
+        return BLOCK_SIZE
+    kind = architecture.cache[0]
+    token = max(1, math.ceil(kind.heads / tensor_parallel)) * kind.width * element_bytes
+    page = architecture.state_page / tensor_parallel
+    return max(BLOCK_SIZE, BLOCK_SIZE * math.ceil(page / (BLOCK_SIZE * token)))
+
+
+def block_note(architecture: Architecture, gpus: int, engine_args: Mapping[str, Any]) -> str:
+    """Return what large KV blocks mean for rows that share a prefix, in a sentence. Empty: they are not large."""
+    element = cache_element_bytes(engine_args)
+    tokens = block_tokens(architecture, tensor_parallel=gpus, element_bytes=element)
+    if tokens <= BLOCK_SIZE or engine_args.get("enable_prefix_caching") is False:
+        return ""
+    return f"KV blocks of {tokens} tokens: rows that share fewer than that compute them again"
+
+
 def longest_context(cache: int, architecture: Architecture, **options: Any) -> int:
     """Return the tokens of the longest sequence in ``cache`` bytes; ``options`` are those of ``sequence_bytes``."""
     low, high = 0, architecture.max_model_len

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daft_vllm.errors import OptionError, suggest
+from daft_vllm.model_configs.batching import batching_settings
 from daft_vllm.model_configs.cards import Card
 from daft_vllm.model_configs.registry import ModelConfig
 
@@ -58,10 +59,18 @@ def resolve(
     config: ModelConfig | None,
     *,
     card: Card | None = None,
+    gpus: float = 1,
     goal: str | None = None,
     user: Mapping[str, Any] | None = None,
 ) -> dict[str, Setting]:
     """Return the settings by name. The card's override the model's, the goal's override both, the user's override all.
+
+    Args:
+        config: the model's config. None: nothing is known of it.
+        card: the card that it runs on. None: unknown, or none.
+        gpus: GPUs of an engine; a share of one, such as 0.5.
+        goal: what the job wants most, a name in ``goals()``.
+        user: the user's own.
 
     Raises:
         OptionError: there is no such goal, or the model gives wrong answers with the user's ``dtype``.
@@ -85,7 +94,21 @@ def resolve(
     found |= {name: Setting(value, "given") for name, value in given.items()}
     if config is not None and "dtype" in given:
         check_dtype(config, str(given["dtype"]))
-    return found
+    return found if card is None else with_batching(found, config, card, gpus)
+
+
+def with_batching(
+    settings: Mapping[str, Setting], config: ModelConfig | None, card: Card, gpus: float
+) -> dict[str, Setting]:
+    """Return the settings, and how many sequences and tokens a step has, where that is better than vLLM's defaults."""
+    if config is None or not config.parameters or config.task != "generate":
+        return dict(settings)
+    args = {name: setting.value for name, setting in settings.items()}
+    chosen, why = batching_settings(config, card, gpus, args)
+    return {
+        **settings,
+        **{name: Setting(value, f"{config.name} on {card.name}", why) for name, value in chosen.items()},
+    }
 
 
 def check_remote_code(config: ModelConfig | None, args: Mapping[str, Any]) -> None:

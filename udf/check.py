@@ -133,7 +133,7 @@ def check(
         engine_args = given("engine_args") or {}
         check_engine_args(engine_args)
         known = config_of(found.name)
-        found.engine_args = resolve(known, card=card, goal=given("goal"), user=engine_args)
+        found.engine_args = resolve(known, card=card, gpus=gpus, goal=given("goal"), user=engine_args)
         check_context(known.config if known is not None else config_in(found.folder or found.name), found.args)
         set_here = [f"{name}={setting.value}" for name, setting in found.engine_args.items()]
         return ", ".join(set_here) or "vLLM's defaults"

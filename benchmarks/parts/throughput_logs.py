@@ -22,6 +22,7 @@ import typer
 from daft_vllm.model_configs import ModelConfig, known_models
 from daft_vllm.model_configs.cards import Card, card_of, cards
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, vllm_defaults, weights_of
+from daft_vllm.model_configs.siblings import as_quantized
 from daft_vllm.model_configs.steps import RATES, Rates, StepTime
 from daft_vllm.model_configs.throughput import OFF_BY, Load, Shape
 
@@ -33,18 +34,6 @@ _OLD_WEIGHT = 0.15
 """How much a measurement of the former engine counts in a fit, beside 1 for one of today's."""
 _LAST_ANSWERS = 4.0
 """How many times the mean the longest answers of a ShareGPT run are. They still run, nearly alone, after the others."""
-_WEIGHTS: dict[str, dict[str, Any]] = {
-    "fp8": {"quant_method": "fp8"},
-    "int8": {
-        "quant_method": "compressed-tensors",
-        "config_groups": {
-            "group_0": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8, "type": "int"}}
-        },
-    },
-    "w8a16": {"quant_method": "gptq", "bits": 8, "group_size": 128},
-    "w4a16": {"quant_method": "awq", "bits": 4, "group_size": 128},
-}
-"""Kinds of quantized weights in the file, and what their ``config.json`` says."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,7 @@ class Measurement:
 
     Args:
         model: its short name here, or that of one with the same architecture.
-        weights: a name in ``_WEIGHTS``. None: as the model's config says.
+        weights: how they are quantized, as ``siblings.as_quantized`` takes it. None: as the model's config says.
         card: the GPU's short name.
         gpus: how many the model was split over.
         vllm: vLLM's version. Empty: not stated.
@@ -110,8 +99,7 @@ class Prepared:
         self.measured = measured
         config = known_models()[measured.model]
         if measured.weights is not None:
-            saved = {**config.config, "quantization_config": _WEIGHTS[measured.weights]}
-            config = replace(config, config=saved, quantization=_WEIGHTS[measured.weights]["quant_method"])
+            config = as_quantized(config, measured.weights)
         card = card_of(measured.card)
         self._args = {**_defaults(measured, card), **measured.engine_args}
         self._plan = plan_memory(

@@ -11,7 +11,7 @@ from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, card_named
 from daft_vllm.model_configs.memory import utilization_of, weights_of
-from daft_vllm.model_configs.resolution import Setting, card_settings
+from daft_vllm.model_configs.resolution import Setting, card_settings, with_batching
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
 from daft_vllm.udf.preflight.architecture import check_card_type, check_split
 from daft_vllm.udf.preflight.files import check_disk
@@ -89,8 +89,12 @@ def with_card_settings(config: EngineConfig) -> EngineConfig:
     card = card_named(states[0].name, states[0].total) if states else None
     if card is None:
         return config
-    wanted = {name: setting.value for name, setting in card_settings(config_of(config.model), card).items()}
-    return replace(config, engine_args={**wanted, **config.engine_args})
+    known = config_of(config.model)
+    settings = card_settings(known, card) | {
+        name: Setting(value, "given") for name, value in config.engine_args.items()
+    }
+    settings = with_batching(settings, known, card, config.gpus)
+    return replace(config, engine_args={name: setting.value for name, setting in settings.items()})
 
 
 def check_gpus(config: EngineConfig, weights: int | None, states: list[GpuState]) -> None:

@@ -14,7 +14,7 @@ from daft_vllm.model_configs import ModelConfig
 from daft_vllm.model_configs.advice import advice
 from daft_vllm.model_configs.architecture import Architecture
 from daft_vllm.model_configs.cards import GIB, Card
-from daft_vllm.model_configs.memory import BYTES, MemoryPlan, plan_memory, sequence_bytes, weights_of
+from daft_vllm.model_configs.memory import BYTES, MemoryPlan, block_note, plan_memory, sequence_bytes, weights_of
 from daft_vllm.model_configs.quantization import quantization_of
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
@@ -51,6 +51,8 @@ def check_memory(model: Model, card: Card | None, gpus: float) -> str | Check:
             f"the KV cache: a context of {plan.max_model_len}{less}, {plan.concurrency:.1f} of that length at once"
             f"{at_most}{note}"
         )
+        if blocks := block_note(config.architecture, plan.gpus, args):
+            fitting = f"{fitting}. {blocks}"
         return Check("memory", "warning", fitting) if card.note or shorter else fitting
     refused = f"it doesn't fit {plan.gpus} x {card.name}: {' '.join(advice(config, plan, weights, args))}{note}"
     if unsure:

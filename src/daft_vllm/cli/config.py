@@ -14,9 +14,9 @@ from rich.table import Table
 from daft_vllm.cli.terminal import GPU, GPU_MEMORY, engine_args_of, fail, option, quiet
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import ModelConfig, config_of, derived_config
-from daft_vllm.model_configs.advice import advice
+from daft_vllm.model_configs.advice import advice, faster
 from daft_vllm.model_configs.cards import GIB, Card, planned_card
-from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weights_of
+from daft_vllm.model_configs.memory import MemoryPlan, block_note, plan_memory, weights_of
 from daft_vllm.model_configs.resolution import Setting, resolve
 from daft_vllm.model_configs.sampling import WORDS
 from daft_vllm.model_configs.splitting import split_advice, split_problem, tensor_parallel_size
@@ -38,6 +38,7 @@ class ModelReport:
     dollars_per_hour: float = 0.0
     shape: tuple[int, int, int] = (0, 0, 0)
     advice: tuple[str, ...] = ()
+    faster: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -66,6 +67,7 @@ class ModelReport:
             },
             "throughput": self.throughput and dataclasses.asdict(self.throughput),
             "advice": list(self.advice),
+            "faster": list(self.faster),
         }
 
 
@@ -90,7 +92,7 @@ def model_report(
     known = config is not None
     if config is None:
         config = derived_config(model)
-    settings = resolve(config, card=card, goal=goal, user=engine_args)
+    settings = resolve(config, card=card, gpus=gpus, goal=goal, user=engine_args)
     if card is None:
         return ModelReport(config, known, settings)
     args = {name: setting.value for name, setting in settings.items()}
@@ -108,7 +110,8 @@ def model_report(
     throughput = estimate_throughput(
         config, plan, args, prompt_tokens=prompt, output_tokens=output, cached_tokens=cached
     )
-    return ModelReport(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences)
+    better = tuple(faster(config, plan, args, shape=shape)) if throughput is not None and not sentences else ()
+    return ModelReport(config, known, settings, plan, throughput, rows, dollars_per_hour, shape, sentences, better)
 
 
 def thinking_words(config: ModelConfig) -> str:
@@ -169,6 +172,8 @@ def print_report(what: ModelReport, console: Console) -> None:
             f"once; {plan.token / 1024:.1f} KiB a token on each GPU",
             highlight=False,
         )
+        if blocks := block_note(config.architecture, plan.gpus, {n: one.value for n, one in what.settings.items()}):
+            console.print(f"{blocks}.", highlight=False)
     if what.advice:
         console.print(f"does not fit: {' '.join(what.advice)}", style="red", highlight=False)
     _print_throughput(what, console)
@@ -184,6 +189,8 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
         f"tokens ({cached} of them shared) and {output} output tokens, {rate.sequences} at once",
         highlight=False,
     )
+    for sentence in what.faster:
+        console.print(f"by estimate, {sentence}", highlight=False)
     if what.rows:
         hours = [what.rows / rows / 3600 for rows in (rate.high, rate.low)]
         prices = [f"${each * what.dollars_per_hour * what.plan.gpus:.2f}" for each in hours]
