@@ -196,13 +196,14 @@ def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
 def _state_bytes(text: Any) -> int:
     """Return the bytes that layers without a KV cache keep for a sequence: a matrix for each of their heads.
 
-    Linear attention keeps it in 32 bits, Mamba in the 16 bits of the model's own type.
+    It has the 16 bits of the model's own type, unless ``mamba_ssm_dtype`` says 32.
     """
     layers = sum(kind in ("linear_attention", "mamba") for kind in _layer_types(text))
+    size = 4 if getattr(text, "mamba_ssm_dtype", None) == "float32" else 2
     if getattr(text, "mamba_n_heads", None):
-        return int(layers * text.mamba_n_heads * text.mamba_d_head * text.mamba_d_state * 2)
+        return int(layers * text.mamba_n_heads * text.mamba_d_head * text.mamba_d_state * size)
     keys, values = getattr(text, "linear_key_head_dim", 0), getattr(text, "linear_value_head_dim", 0)
-    return int(layers * getattr(text, "linear_num_value_heads", 0) * keys * values * 4)
+    return int(layers * getattr(text, "linear_num_value_heads", 0) * keys * values * size)
 
 
 def _state_page(text: Any) -> int:

@@ -86,12 +86,18 @@ def _configured(config: Any, card_name: str, folder: Path) -> dict[str, Any]:
     args = {name: setting.value for name, setting in resolve(config, card=card).items()}
     best = engines_of(config, card, _GPUS, args)
     gpus = best[0] if best is not None else possible_sizes(config, args)[-1]
+    args = {name: setting.value for name, setting in resolve(config, card=card, gpus=gpus).items()}
     ours = EngineConfig(str(folder), args, gpus=gpus)
     passed = start_args(ours)
     passed["structured_outputs_config"] = StructuredOutputsConfig(**passed["structured_outputs_config"])
     made = AsyncEngineArgs(model=ours.model, disable_log_stats=True, **passed).create_engine_config(
         UsageContext.LLM_CLASS
     )
+    if config.architecture.state_page:  # vLLM chooses the size of their blocks later, when it has built the model
+        from vllm.platforms import current_platform
+        from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
+
+        current_platform._align_hybrid_block_size(made, FlashAttentionBackend)
     return {
         "gpus": gpus,
         "fits": best is not None,

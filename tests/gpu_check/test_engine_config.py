@@ -13,6 +13,7 @@ import pytest
 from daft_vllm.errors import ModelError
 from daft_vllm.model_configs import known_models
 from daft_vllm.model_configs.cards import card_named
+from daft_vllm.model_configs.memory import block_tokens
 from daft_vllm.model_configs.quantization import LEAST_CAPABILITY
 from daft_vllm.udf.preflight.architecture import check_card_type
 from daft_vllm.udf.preflight.model import Model
@@ -33,7 +34,14 @@ def test_vllm_takes_our_settings(card: str, tmp_path: Path) -> None:
     assert [one["model"] for one in found] == list(known_models())
     refused = {one["model"]: one["error"] for one in found if "error" in one}
     assert {name: error for name, error in refused.items() if _passes_the_check(name, card)} == {}
-    assert {one["model"] for one in found if "error" not in one and one["tensor parallel"] != one["gpus"]} == set()
+    taken = [one for one in found if "error" not in one]
+    assert {one["model"] for one in taken if one["tensor parallel"] != one["gpus"]} == set()
+    hybrid = {one["model"]: one for one in taken if known_models()[one["model"]].architecture.state_page}
+    assert hybrid
+    assert {name: one["block"] for name, one in hybrid.items()} == {
+        name: block_tokens(known_models()[name].architecture, tensor_parallel=one["gpus"])
+        for name, one in hybrid.items()
+    }
 
 
 def _passes_the_check(model: str, card_name: str) -> bool:

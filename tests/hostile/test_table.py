@@ -24,7 +24,7 @@ MEMORY = 256 << 20
 def test_hostile_cells_are_errors_of_their_rows(smollm2: str, tmp_path: Path) -> None:
     model = shrunken.gemma3(smollm2, tmp_path / "model", tokens=16)
     (tmp_path / "files").mkdir()
-    access = FileAccess(folders=[tmp_path / "files"], private_network=True, max_seconds=1, max_memory=MEMORY)
+    access = FileAccess(folders=[tmp_path / "files"], private_network=True, max_seconds=3, max_memory=MEMORY)
     with hostile_server() as server:
         parts = hostile_parts(server, tmp_path / "files")
         good = good_rows(50 + len(parts), tmp_path / "files")
