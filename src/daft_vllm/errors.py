@@ -12,6 +12,7 @@ Each message says what was seen and what to do next::
     │   ├── EngineStartError   did not start
     │   ├── EngineDiedError    died, or stopped making progress, with rows unanswered
     │   └── EngineClosedError  was closed
+    ├── StoreError             a store of answers can't be read or written, or belongs to another job
     └── RowError               a row failed and ``on_error="raise"`` was asked for
 
 A worker process pickles its errors to send them, so each has its message as its only argument.
@@ -61,6 +62,10 @@ class EngineDiedError(EngineError):
 
 class EngineClosedError(EngineError):
     """The engine was closed before rows were given to it, or before they were answered."""
+
+
+class StoreError(DaftVLLMError):
+    """A store of answers can't be read or written, or belongs to another job."""
 
 
 class RowError(DaftVLLMError):

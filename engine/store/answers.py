@@ -1,0 +1,125 @@
+"""``AnswerStore``: answers are on the disk before they are handed on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.store.codec import batch_of
+from daft_vllm.engine.store.index import Index
+from daft_vllm.engine.store.segments import SegmentWriter
+from daft_vllm.errors import StoreError
+
+_SECONDS = 0.25
+"""How long an answer waits for others before it is written. One write then serves all of them."""
+_ROWS = 1024
+"""How many answers are written at once at most."""
+
+
+class AnswerStore:
+    """The answers of a job, in a folder. Any number of processes may use the folder, and any number of threads this.
+
+    Args:
+        folder: an existing folder.
+
+    Raises:
+        StoreError: it can't be read, or another version of daft-vllm has written it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self._index = Index(folder)
+        except (OSError, ValueError) as e:
+            raise StoreError(f"the store {folder} can't be read: {e}") from e
+        self._lock = threading.Condition()
+        self._keys: list[bytes] = []
+        self._outcomes: list[Outcome] = []
+        self._appended = 0
+        self._written = 0
+        self._error: OSError | None = None
+        self._is_closed = False
+        self._waiting = 0  # callers of ``flush``
+        self._writer = SegmentWriter(folder)
+        self._thread = threading.Thread(target=self._write_all, name="daft-vllm-store", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        """Return how many answers there were when it was opened."""
+        return len(self._index)
+
+    def find(self, keys: Sequence[bytes], again: Sequence[bool]) -> list[Outcome | None]:
+        """Return the stored outcome of each key, see ``Index.find``."""
+        with self._lock:
+            try:
+                return self._index.find(keys, again)
+            except OSError as e:
+                raise StoreError(f"the store {self.folder} can't be read any more: {e}") from e
+
+    def append(self, key: bytes, outcome: Outcome) -> None:
+        """Keep an outcome, to be written soon; ``flush`` waits until it is. It doesn't block."""
+        with self._lock:
+            self._keys.append(key)
+            self._outcomes.append(outcome)
+            self._appended += 1
+            self._lock.notify_all()
+
+    def flush(self) -> None:
+        """Return when everything that was appended before is on the disk.
+
+        Raises:
+            StoreError: it can't be written. What was written before is kept.
+        """
+        with self._lock:
+            upto = self._appended
+            self._waiting += 1
+            self._lock.notify_all()
+            while self._written < upto and self._error is None and self._thread.is_alive():
+                self._lock.wait(1)
+            self._waiting -= 1
+            if self._written < upto:
+                why = self._error or "the store is closed"
+                raise StoreError(
+                    f"answers can't be written to the store {self.folder}: {why}. The {self._written} answers that "
+                    "this process has written are kept: mend that, and run the job again to go on."
+                )
+
+    def close(self) -> None:
+        """Write what is left, and close the files."""
+        with self._lock:
+            self._is_closed = True
+            self._lock.notify_all()
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        while True:
+            with self._lock:
+                while not self._keys and not self._is_closed:
+                    self._lock.wait()
+                if not self._keys:
+                    self._writer.close()
+                    return
+                deadline = time.monotonic() + _SECONDS
+                while len(self._keys) < _ROWS and not (self._is_closed or self._waiting):
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._lock.wait(left)
+                keys, self._keys = self._keys[:_ROWS], self._keys[_ROWS:]
+                outcomes, self._outcomes = self._outcomes[:_ROWS], self._outcomes[_ROWS:]
+            try:
+                self._writer.write(batch_of(keys, outcomes))
+            except OSError as e:
+                with self._lock:
+                    self._error = e
+                    self._lock.notify_all()
+                    with contextlib.suppress(OSError):
+                        self._writer.close()
+                return
+            with self._lock:
+                self._written += len(keys)
+                self._lock.notify_all()
