@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -96,17 +96,29 @@ class OfflineEngine:
             raise EngineError(f"{len(requests)} rows went in and {len(outcomes)} came out: a bug, please report it.")
         return outcomes
 
-    def submit(self, requests: Sequence[Request], *, dedupe: bool = True) -> Future[list[Outcome]]:
+    def submit(
+        self,
+        requests: Sequence[Request],
+        *,
+        dedupe: bool = True,
+        each: Callable[[int, Outcome], None] | None = None,
+    ) -> Future[list[Outcome]]:
         """Do what ``run`` does, but return as soon as every row is rendered and waits in the queue.
 
         Cancelling the future drops the rows.
+
+        Args:
+            requests: the rows.
+            dedupe: as in ``run``.
+            each: called with the index and the outcome of each row as soon as it is there, by any thread. It must not
+                block or raise.
 
         Raises:
             EngineDiedError, EngineClosedError: as in ``run``, if the engine has already ended. Otherwise the future
                 raises them.
         """
         self._state.raise_if_over()
-        call = Call(len(requests))
+        call = Call(len(requests), each)
         call.future.add_done_callback(lambda future: self._state.abandon(call) if future.cancelled() else None)
         try:
             for start in range(0, len(requests), RENDER_ROWS):

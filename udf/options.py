@@ -124,6 +124,8 @@ class PromptOptions:
     details: bool = _option(False, "Return a struct: value, text, token counts, and the reason of a failure.")
     stall_timeout: float = _option(300.0, "Seconds without a step, after which vLLM counts as dead.")
     max_restarts: int = _option(5, "How often in a row vLLM may be started again.")
+    store: str | None = _option(None, "A folder that keeps each answer at once: the job goes on there if run again.")
+    store_changed: bool = _option(False, "Use the store, although something else is asked than before.")
     progress_folder: str | None = _option(None, "A folder in which each engine keeps its counters.")
     sampling: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Sampling options, by vLLM's names."})
 

@@ -15,6 +15,7 @@ from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
 from daft_vllm.udf.options import DEFAULT, OPTION_NAMES, PromptOptions, SamplingArguments
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.planning.store import with_store
 from daft_vllm.udf.progress.queries import new_folder, show_progress_of, wants_display
 from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.worker.expression import actor_expression
@@ -68,6 +69,8 @@ def prompt(
     details: bool = DEFAULT.details,
     stall_timeout: float = DEFAULT.stall_timeout,
     max_restarts: int = DEFAULT.max_restarts,
+    store: str | None = DEFAULT.store,
+    store_changed: bool = DEFAULT.store_changed,
     progress_folder: str | None = DEFAULT.progress_folder,
     **options: Unpack[SamplingArguments],
 ) -> daft.Expression:
@@ -174,6 +177,12 @@ def prompt(
             it are sent again. A row that kills vLLM again and again is an ``engine_error``. The count begins again once
             10 times ``max_num_seqs`` rows were answered after the last death. Default 5; 0: the query fails at the
             first death.
+        store: a folder that all workers reach. Each answer is written to it before it is handed on. If the query ends
+            early, whatever the reason, the same query with the same store computes only the rows that have no answer
+            there; sampled rows get the answers that they got. If all have one, the model isn't even loaded. A file or
+            URL in a row is known by its name, not by its content. Default: none.
+        store_changed: use the store although the model, the prompt, the format or an option differs from what was asked
+            before. Rows that ask something else are computed, and equal ones are not. Default False: it is refused.
         progress_folder: a folder in which each engine keeps its counters up to date, one JSON file for each engine.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
             ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
@@ -210,6 +219,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     kinds = [[part.kind for part in asked] for _, asked in later]
     spec = spec_of(options, [part.kind for part in parts], kinds, use_process=use_process)
     columns = [part.column for part in parts]
+    spec = with_store(spec, options, columns)
     for answer, asked in later:
         columns += [answer, *(part.column for part in asked)]
     columns += options.row_sampling.values()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 
 from daft_vllm.engine.requests.outcome import Outcome
@@ -15,9 +16,15 @@ _sequence = itertools.count()
 
 
 class Call:
-    """Collects the outcomes of one caller's rows. Wakes the caller when all are there, or when the call fails."""
+    """Collects the outcomes of one caller's rows. Wakes the caller when all are there, or when the call fails.
 
-    def __init__(self, size: int) -> None:
+    Args:
+        size: how many rows.
+        each: called with the index and the outcome of each row as soon as it is there. It doesn't block.
+    """
+
+    def __init__(self, size: int, each: Callable[[int, Outcome], None] | None = None) -> None:
+        self._each = each
         self.outcomes: list[Outcome | None] = [None] * size
         self.missing = size
         self.future: Future[list[Outcome]] = Future()
@@ -28,6 +35,8 @@ class Call:
     def put(self, index: int, outcome: Outcome) -> None:
         """Set the outcome of row ``index``; the last one wakes the caller."""
         self.outcomes[index] = outcome
+        if self._each is not None:
+            self._each(index, outcome)
         self.missing -= 1
         if self.missing == 0:
             with contextlib.suppress(InvalidStateError):  # cancelled, or failed

@@ -1,8 +1,8 @@
 """The files of a store. Each is written by one process, only at its end, and read by any number of them.
 
 A file begins with ``MAGIC`` and goes on with frames: a head, which has the length and the checksum of what follows, and
-an Arrow record batch of answers. A reader leaves out a frame that is cut off or damaged, and all that follow it. No other
-process ever continues a file, so nothing that was written well is behind a frame that was cut off.
+an Arrow record batch of answers. A reader leaves out a frame that is cut off or damaged, and all that follow it. No
+other process ever continues a file, so nothing that was written well is behind a frame that was cut off.
 """
 
 from __future__ import annotations

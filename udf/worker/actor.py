@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from daft import Series
 from daft.udf.metrics import increment_counter
@@ -32,9 +31,11 @@ from daft_vllm.udf.answers.results import first_row, result_series, value_array,
 from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
 from daft_vllm.udf.columns.cells import CellReader
 from daft_vllm.udf.columns.files import FileAccess
+from daft_vllm.udf.worker.batch import Asked, Batch, Steps, next_step
 from daft_vllm.udf.worker.opening import opened_engine
 from daft_vllm.udf.worker.progress import ProgressWriter
 from daft_vllm.udf.worker.spec import PromptSpec
+from daft_vllm.udf.worker.stored import StoredAnswers
 from daft_vllm.wording import brief
 
 logger = logging.getLogger("daft_vllm")
@@ -52,27 +53,6 @@ _METRICS = (
     "restarts",
 )
 """Counters of ``EngineStats`` that go to Daft's metrics."""
-
-
-class _Batch(NamedTuple):
-    """A batch, and what becomes of its rows.
-
-    Attributes:
-        name: the name of the batch's first series.
-        rows: how many rows it has.
-        refused: the outcomes of rows that are not sent to the engine, by row number.
-        names: the name of each row's format. Each is None if all rows have the same format.
-        requests: the rows that are sent to the engine, by row number.
-    """
-
-    name: str
-    rows: int
-    refused: Mapping[int, Outcome]
-    names: list[str | None]
-    requests: Mapping[int, Request]
-
-
-_Steps = Generator[list[Request], list[Outcome] | None, Series]
 
 
 class PromptActor:
@@ -97,6 +77,8 @@ class PromptActor:
         self._failed = 0
         self._refused = 0
         self._retried = 0
+        self._found = 0
+        self._stored: StoredAnswers | None = None
         self._failure: DaftVLLMError | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
         self._batches: set[object] = set()  # those under way in the driver
@@ -111,9 +93,9 @@ class PromptActor:
         steps = self._steps(columns)
         try:
             with self._named_failure():
-                step = _next_step(steps)
-                while isinstance(step, list):
-                    step = _next_step(steps, self._submit(step).result())
+                step = next_step(steps)
+                while isinstance(step, Asked):
+                    step = next_step(steps, self._submit(step).result())
                 return step
         except DaftVLLMError as e:
             raise _without_frames(e) from e.__cause__
@@ -129,11 +111,11 @@ class PromptActor:
         self._batches.add(batch)
         try:
             with self._named_failure():
-                step = await asyncio.to_thread(_next_step, steps)
-                while isinstance(step, list):
+                step = await asyncio.to_thread(next_step, steps)
+                while isinstance(step, Asked):
                     future = await asyncio.to_thread(self._submit, step)
                     answers = await asyncio.wrap_future(future)
-                    step = await asyncio.to_thread(_next_step, steps, answers)
+                    step = await asyncio.to_thread(next_step, steps, answers)
                 return step
         except DaftVLLMError as e:
             raise _without_frames(e) from e.__cause__
@@ -151,22 +133,39 @@ class PromptActor:
             self._raise_failure()
             raise
 
-    def _steps(self, columns: Sequence[Series]) -> _Steps:
+    def _steps(self, columns: Sequence[Series]) -> Steps:
         """Answer a batch: yield requests, receive their outcomes, and return the column.
 
         If there are retries, each yields requests once more.
         """
         batch = self._batch_of(columns)
-        outcomes = _outcomes_by_row(batch, (yield list(batch.requests.values())))
+        outcomes = batch.outcomes((yield from self._ask(list(batch.requests.values()))))
         again = batch.requests
         for attempt in range(1, self._spec.options.retries + 1):
             again = self._retried_requests(batch, outcomes, again, attempt)
-            answers = yield list(again.values())
-            outcomes |= dict(zip(again, answers or (), strict=True))
+            outcomes |= dict(zip(again, (yield from self._ask(list(again.values()))), strict=True))
         return self._result(batch, outcomes)
 
+    def _ask(self, requests: list[Request]) -> Generator[Asked, list[Outcome], list[Outcome]]:
+        """Return the outcomes of requests. Those that are stored are not asked; the others are stored first."""
+        if self._spec.store is None:
+            return (yield Asked(requests))
+        with self._lock:
+            self._stored = stored = self._stored or StoredAnswers(self._spec.store)
+        known, keys = stored.split(requests)
+        unknown = [i for i, outcome in enumerate(known) if outcome is None]
+        with self._lock:
+            self._found += len(requests) - len(unknown)
+        if unknown:
+            answers = yield Asked([requests[i] for i in unknown], stored.keeper([keys[i] for i in unknown]))
+            stored.flush()
+            known = list(known)
+            for i, answer in zip(unknown, answers, strict=True):
+                known[i] = answer
+        return [outcome for outcome in known if outcome is not None]
+
     def _retried_requests(
-        self, batch: _Batch, outcomes: Mapping[int, Outcome], asked: Iterable[int], attempt: int
+        self, batch: Batch, outcomes: Mapping[int, Outcome], asked: Iterable[int], attempt: int
     ) -> dict[int, Request]:
         """Return new requests for the rows in ``asked`` that were cut off or are invalid, by row number."""
         again: dict[int, Request] = {}
@@ -185,7 +184,7 @@ class PromptActor:
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
         return again
 
-    def _batch_of(self, columns: Sequence[Series]) -> _Batch:
+    def _batch_of(self, columns: Sequence[Series]) -> Batch:
         spec = self._spec
         parts, others = columns[: self._cells.num_columns], list(columns[self._cells.num_columns :])
         rows = len(parts[0])
@@ -226,7 +225,7 @@ class PromptActor:
                 adapter=adapter,
                 toolbox=spec.toolbox,
             )
-        return _Batch(parts[0].name(), rows, refused, names, requests)
+        return Batch(parts[0].name(), rows, refused, names, requests)
 
     def _adapter_of(self, name: str | None) -> str | None:
         known = self._spec.engine.adapters
@@ -234,16 +233,17 @@ class PromptActor:
             raise OptionError(f"there is no adapter {name!r}: the column has to name one of {', '.join(known)}.")
         return name
 
-    def _submit(self, requests: list[Request]) -> Future[list[Outcome]]:
+    def _submit(self, asked: Asked) -> Future[list[Outcome]]:
         self._raise_failure()
+        requests, each = asked
         future: Future[list[Outcome]] = Future()
         if not requests:
             future.set_result([])
             return future
         try:
-            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe)
+            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe, each=each)
         except EngineClosedError:  # it was idle, and was closed just now to make room for another query's engine
-            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe)
+            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe, each=each)
         self._in_flight.add(future)
         future.add_done_callback(self._ended)
         if self._failure is not None:  # another batch failed while this one was tokenized
@@ -284,7 +284,7 @@ class PromptActor:
                     seen[key] = e
             yield seen[key]
 
-    def _result(self, batch: _Batch, answered: Mapping[int, Outcome]) -> Series:
+    def _result(self, batch: Batch, answered: Mapping[int, Outcome]) -> Series:
         spec = self._spec
         outcomes = [answered[i] for i in range(batch.rows)]
         parsed = [with_stop_named(self._parsed(batch, i, outcome), outcome) for i, outcome in enumerate(outcomes)]
@@ -294,7 +294,7 @@ class PromptActor:
             return result_series(outcomes, parsed, values, spec.dtype).rename(batch.name)
         return Series.from_arrow(values, dtype=spec.dtype).rename(batch.name)
 
-    def _parsed(self, batch: _Batch, row: int, outcome: Outcome) -> Parsed:
+    def _parsed(self, batch: Batch, row: int, outcome: Outcome) -> Parsed:
         """Return a row's value. Whatever goes wrong with an answer is that row's error, never the batch's."""
         try:
             return self._spec.format.parse_outcome(batch.names[row], outcome)
@@ -324,7 +324,7 @@ class PromptActor:
             return
         if self._progress is not None:
             self._before = self._engine.stats() if self._engine is not None else EngineStats()
-            self._failed = self._refused = self._retried = 0
+            self._failed = self._refused = self._retried = self._found = 0
         self._progress = ProgressWriter(folder, self._counters)
 
     def _report(
@@ -370,9 +370,10 @@ class PromptActor:
         """
         stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
         stats.failed = self._failed
-        stats.rows += self._refused
-        stats.done += self._refused
-        stats.unsent += self._refused
+        unsent = self._refused + self._found
+        stats.rows += unsent
+        stats.done += unsent
+        stats.unsent += unsent
         stats.retried = self._retried
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)
@@ -383,17 +384,3 @@ def _without_frames(error: DaftVLLMError) -> DaftVLLMError:
     """Return the error without the frames of this package: its message says it, and Daft adds frames enough."""
     logger.debug("a batch failed", exc_info=error)
     return error.with_traceback(None)
-
-
-def _next_step(steps: _Steps, answers: list[Outcome] | None = None) -> list[Request] | Series:
-    """Return the future of the outcomes that are needed next, or the column if none are needed."""
-    try:
-        return steps.send(answers)
-    except StopIteration as end:
-        column: Series = end.value
-        return column
-
-
-def _outcomes_by_row(batch: _Batch, answers: Sequence[Outcome] | None) -> dict[int, Outcome]:
-    """Return the outcomes of all rows of a batch by row number."""
-    return {**batch.refused, **dict(zip(batch.requests, answers or (), strict=True))}

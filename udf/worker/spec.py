@@ -15,6 +15,7 @@ from daft_vllm.udf.answers.results import details_type
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.columns.parts import PartKind
 from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.worker.stored import StoreSpec
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class PromptSpec:
         row_options: names of the sampling options that have a value for each row.
         row_system_message: whether each row has its own system message. Null: the one of ``options``.
         row_adapter: whether each row has its own adapter. Null: the model without an adapter.
+        store: where answers are kept. None: nowhere.
         claim_gpus: take free GPUs of this machine, because nothing else assigns GPUs.
     """
 
@@ -56,6 +58,7 @@ class PromptSpec:
     row_options: tuple[str, ...] = ()
     row_system_message: bool = False
     row_adapter: bool = False
+    store: StoreSpec | None = None
     claim_gpus: bool = False
 
     @property

@@ -1,0 +1,54 @@
+"""The key of an answer: a digest of everything that determines it, made without loading the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from daft_vllm.engine.requests.content import Content, Message
+from daft_vllm.engine.requests.request import Request
+from daft_vllm.engine.store.segments import KEY_BYTES
+
+
+def request_key(request: Request, engine: bytes) -> bytes:
+    """Return the key of a request.
+
+    Args:
+        request: the request. It has a prompt.
+        engine: what stands for the model and the engine's settings, from ``identity_digest``.
+    """
+    whole = (
+        [_message(message) for message in request.messages()],
+        isinstance(request.prompt, str),
+        repr(request.sampling),
+        request.own_seed,
+        repr(request.constraint),
+        request.apply_chat_template,
+        json.dumps(request.chat_template_kwargs or {}, sort_keys=True, default=repr),
+        request.thinking,
+        request.adapter,
+        repr(request.toolbox),
+    )
+    return hashlib.blake2b(repr(whole).encode(errors="surrogatepass"), digest_size=KEY_BYTES, key=engine).digest()
+
+
+def is_determined(request: Request) -> bool:
+    """Whether equal requests have the same answer: none of it is drawn at random, or a seed says how."""
+    return request.sampling.temperature == 0 or request.sampling.seed is not None
+
+
+def identity_digest(identity: Mapping[str, str]) -> bytes:
+    """Return a digest of what stands for the model and the engine's settings."""
+    text = json.dumps(identity, sort_keys=True)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=32).digest()
+
+
+def _message(message: Message) -> Any:
+    fields = json.dumps(message.fields, sort_keys=True, default=repr)
+    return message.role, [_part(part) for part in message.content], fields
+
+
+def _part(part: Content) -> str | tuple[str, str]:
+    return part if isinstance(part, str) else (part.kind, part.digest.hex())

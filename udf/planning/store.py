@@ -1,0 +1,54 @@
+"""Opens the store of a query: notes what is asked, or compares it with what was asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import daft
+
+from daft_vllm.engine.store.identity import engine_identity, shown_identity
+from daft_vllm.engine.store.keys import identity_digest
+from daft_vllm.engine.store.manifest import open_folder
+from daft_vllm.errors import OptionError
+from daft_vllm.model_configs import resolve_model
+from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.worker.spec import PromptSpec
+from daft_vllm.udf.worker.stored import StoreSpec
+
+
+def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft.Expression]) -> PromptSpec:
+    """Return the spec with the store that the options name, if they name one. Its folder is made.
+
+    Args:
+        spec: what the workers get.
+        options: the options of ``prompt()``.
+        messages: the columns of the messages.
+
+    Raises:
+        OptionError: the store isn't a folder of this machine.
+        StoreError: it has the answers of a job that asked something else, or can't be made.
+    """
+    if options.store is None:
+        return spec
+    if "://" in options.store:
+        raise OptionError(f"store is a folder that all workers reach, got {options.store!r}: URLs are not supported.")
+    folder = Path(options.store).expanduser().resolve()
+    engine = engine_identity(replace(spec.engine, model=resolve_model(spec.engine.model)))
+    asked = {
+        "prompt": ", ".join(map(str, messages)),
+        "system_message": spec.options.system_message,
+        "examples": spec.examples or None,
+        "return_format": spec.format.constraints or None,
+        "described as": {name: text for name, text in spec.preambles.items() if text} or None,
+        "thinking": spec.thinking,
+        "tools": spec.toolbox,
+        "chat_template_kwargs": dict(spec.chat_template_kwargs or {}) or None,
+        "apply_chat_template": spec.options.apply_chat_template,
+        **spec.sampling.model_dump(exclude_defaults=True),
+        **dict.fromkeys(spec.row_options, "a column"),
+    }
+    given = shown_identity({**engine, **{name: value for name, value in asked.items() if value is not None}})
+    open_folder(folder, given, changed=options.store_changed)
+    return replace(spec, store=StoreSpec(str(folder), identity_digest(engine)))

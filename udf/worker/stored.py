@@ -1,0 +1,77 @@
+"""A query's answers in a store: those that are there already, and those that are added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from daft_vllm.engine import Outcome, Request
+from daft_vllm.engine.store.answers import AnswerStore
+from daft_vllm.engine.store.keys import is_determined, request_key
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """Where a query's answers are kept. Picklable.
+
+    Args:
+        folder: an existing folder that all workers reach.
+        engine: what stands for the model and the engine's settings, from ``identity_digest``.
+    """
+
+    folder: str
+    engine: bytes
+
+
+class StoredAnswers:
+    """The store of one query in this process. Any number of threads may use it.
+
+    Args:
+        spec: where it is.
+
+    Raises:
+        StoreError: it can't be read.
+    """
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._engine = spec.engine
+        self._store = AnswerStore(Path(spec.folder))
+
+    def split(self, requests: Sequence[Request]) -> tuple[list[Outcome | None], list[bytes]]:
+        """Return the stored outcome of each request, None where there is none, and each request's key.
+
+        A sampled answer without a seed is given to one row only; rows that ask the same get one each.
+
+        Raises:
+            StoreError: it can't be read any more.
+        """
+        keys = [b"" if request.prompt is None else request_key(request, self._engine) for request in requests]
+        asked = [i for i, key in enumerate(keys) if key]
+        found = self._store.find([keys[i] for i in asked], [is_determined(requests[i]) for i in asked])
+        outcomes: list[Outcome | None] = [None] * len(requests)
+        for i, outcome in zip(asked, found, strict=True):
+            outcomes[i] = outcome
+        return outcomes, keys
+
+    def keeper(self, keys: Sequence[bytes]) -> Callable[[int, Outcome], None]:
+        """Return what takes each outcome as soon as it is there, by its place in ``keys``, and keeps it.
+
+        Outcomes without a text are not kept, nor are those of which the engine says that they may turn out otherwise:
+        these rows are asked again.
+        """
+
+        def keep(index: int, outcome: Outcome) -> None:
+            is_final = outcome.error is None or outcome.error.code == "truncated"
+            if outcome.text is not None and is_final and keys[index]:
+                self._store.append(keys[index], outcome)
+
+        return keep
+
+    def flush(self) -> None:
+        """Return when everything that was kept is on the disk. Raise ``StoreError`` if it can't be written."""
+        self._store.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._store.close()
