@@ -68,7 +68,7 @@ SAME: dict[str, dict[str, Any]] = {
         "logit_bias": {34: 50.0},
         "repetition_penalty": 1.5,
     },
-    "a format, whose end comes too early": {"return_format": Number, "max_tokens": 16, "min_tokens": 14},
+    "a format that ends before min_tokens": {"return_format": Number, "max_tokens": 16, "min_tokens": 14},
     "nothing left of a format": {"return_format": Number, "max_tokens": 16, "bad_words": ['"n', '":', '"', "n"]},
     "a format that is cut off": {"return_format": Number, "max_tokens": 3},
     "a tool that is asked for": {"tools": [add, weather], "tool_choice": "weather", "max_tokens": 40},
