@@ -1,0 +1,99 @@
+"""``python -m benchmarks --minutes``: what it checks, prints and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from benchmarks.card.arms import first_rows
+from benchmarks.card.model import CardModel
+from benchmarks.card.page import write_page
+from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, LEAST_MINUTES, MOST_MINUTES, Stage, page_seconds
+from benchmarks.card.results import CardResults
+from benchmarks.card.run import CardRun
+from benchmarks.suite.suites import Suite
+from daft_vllm.model_configs.cards import card_of
+from daft_vllm.model_configs.memory import plan_memory
+
+
+def run_card(
+    suite: Suite,
+    minutes: float,
+    out: Path,
+    *,
+    model: str | None,
+    arms: Sequence[str],
+    workloads: Sequence[str],
+    retry_failed: bool,
+    dry_run: bool,
+    report_only: bool,
+) -> int:
+    """Run the benchmark within ``minutes``, or print its plan, or write its page again; return the exit status.
+
+    Args:
+        suite: the device's suite.
+        minutes: the whole time, the page included, from the start of this process.
+        out: folder of the results.
+        model: a folder, or a known model's name. None: the suite's choice.
+        arms: the arms. Empty: those of the card's benchmark.
+        workloads: the workloads. Empty: those of the card's benchmark.
+        retry_failed: whether stages and tests that failed are run again.
+        dry_run: print the plan and touch no device.
+        report_only: write the page of the results that are there.
+
+    Raises:
+        ValueError: the time is too short or too long, the model can't be used, or ``out`` is of another run.
+    """
+    if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
+        raise ValueError(f"--minutes is from {LEAST_MINUTES:g} to {MOST_MINUTES:g}, got {minutes:g}")
+    if report_only:
+        print(write_page(CardResults(out.resolve() / "results.json")))
+        return 0
+    run = CardRun(
+        suite,
+        minutes,
+        out,
+        model=model,
+        arms=arms or CARD_ARMS,
+        workloads=workloads or CARD_WORKLOADS,
+        retry_failed=retry_failed,
+        say=lambda line: print(line, flush=True),
+        started=psutil.Process().create_time(),
+    )
+    if dry_run:
+        print(described(run.suite, run.model, run.plan(), run.total, workloads or CARD_WORKLOADS))
+        return 0
+    return run.run()
+
+
+def described(suite: Suite, model: CardModel, plan: Sequence[Stage], total: float, workloads: Sequence[str]) -> str:
+    """Return a plan as text."""
+    args = {**suite.engine_args, **model.engine_args}
+    lines = [
+        f"suite {suite.name}, {total / 60:g} minutes",
+        f"model: {model.name}, {model.config().parameters / 1e9:.2f} billion weights, "
+        f"{model.weights() / 2**30:.2f} GiB; {model.why}",
+        f"engine: {', '.join(f'{name}={value}' for name, value in args.items())}",
+    ]
+    if suite.gpus:
+        card = card_of(suite.name)
+        memory = plan_memory(model.config().architecture, model.weights(), card, engine_args=args)
+        lines.append(
+            f"memory, planned for {card.full_name}: {memory.weights / 2**30:.1f} GiB of weights and "
+            f"{memory.cache / 2**30:.1f} GiB of cache, which is {memory.cache // max(1, memory.token):,} tokens"
+        )
+        if memory.cache <= memory.sequence:
+            lines.append("it does not fit: take a smaller --model, qwen3-4b for example")
+    firsts = ", ".join(f"{workload} {first_rows(suite, workload)}" for workload in workloads)
+    lines += [f"rows of the first runs: {firsts}; those of the next ones follow from the time that these take", ""]
+    begin = 0.0
+    for stage in plan:
+        if stage.seconds:
+            lines.append(f"{begin:6.0f} s  {stage.seconds:5.0f} s  {stage.name}: {stage.what}")
+            begin += stage.seconds
+        elif not stage.round:
+            lines.append(f"          left out  {stage.name}: {stage.why_not}")
+    lines.append(f"{begin:6.0f} s  {page_seconds(total):5.0f} s  page")
+    return "\n".join(lines)

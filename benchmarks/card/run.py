@@ -1,0 +1,236 @@
+"""Runs the stages of a plan within the time that there is, and writes what there is at the end of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.card.arms import WORKER, run_arm
+from benchmarks.card.correctness import PYTEST, run_tests
+from benchmarks.card.model import choose_model
+from benchmarks.card.page import write_page
+from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, SET_UP, TESTS, Stage, allocate, page_seconds, stages_of
+from benchmarks.card.processes import Stop, adopt_orphans, last_line, run_child
+from benchmarks.card.results import CUT, DONE, FAILED, SKIPPED, CardResults
+from benchmarks.suite.suites import Suite
+
+SETTING_UP = (sys.executable, "-m", "benchmarks.card.setting_up")
+Say = Callable[[str], None]
+
+
+class CardRun:
+    """A run, or the continuation of one.
+
+    Args:
+        suite: the device's suite.
+        minutes: how long it may take, from ``started`` to its end.
+        out: folder of the results, continued if they are there.
+        model: a folder, or a known model's name. None: the suite's choice.
+        arms: the arms, the most important first.
+        workloads: the workloads, the most important first.
+        retry_failed: whether stages and tests that failed are run again.
+        say: called with each line about the progress.
+        started: when the time began, by ``time.time()``. None: now.
+        setting_up: the command of the set-up; tests replace it, and the next two.
+        worker: the command of an arm's process.
+        pytest: the command of the tests.
+
+    Raises:
+        ValueError: the model can't be used, or ``out`` has results of another suite or model.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        minutes: float,
+        out: Path,
+        *,
+        model: str | None = None,
+        arms: Sequence[str] = CARD_ARMS,
+        workloads: Sequence[str] = CARD_WORKLOADS,
+        retry_failed: bool = False,
+        say: Say = print,
+        started: float | None = None,
+        setting_up: Sequence[str] = SETTING_UP,
+        worker: Sequence[str] = WORKER,
+        pytest: Sequence[str] = PYTEST,
+    ) -> None:
+        self.suite = suite
+        self.total = 60 * minutes
+        self._deadline = time.monotonic() + self.total - (time.time() - started if started else 0.0)
+        self._model, self._arms, self._workloads, self._say = model, list(arms), list(workloads), say
+        self._commands = {SET_UP: setting_up, TESTS: pytest, "": worker}
+        self._stop = Stop()
+        self.model = choose_model(suite, model)
+        self.results = CardResults(out.resolve() / "results.json")
+        data = self.results.data
+        mine = {"suite": suite.name, "model": self.model.name}
+        for name, value in mine.items():
+            if data[name] not in ("", value):
+                raise ValueError(f"{out} holds results of {name} {data[name]}, not {value}: choose another folder.")
+        data.update(mine)
+        if retry_failed:
+            self.results.forget_failures()
+
+    def plan(self) -> list[Stage]:
+        """Return the stages that are still to be run, with their seconds, and those that are left out."""
+        return self._allocated(set())
+
+    def run(self) -> int:
+        """Run the plan; return 0, or 2 if nothing can run here, or 128 and the number of the signal that ended it."""
+        folder = self.results.folder
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        with self._ending_in_time():
+            plan = self.plan()
+            self._note_plan(plan)
+            call: dict[str, Any] = {"began": time.strftime("%Y-%m-%d %H:%M:%S"), "minutes": self.total / 60}
+            self.results.data["calls"].append(call)
+            self.results.save()
+            began = self._deadline - self.total
+            refused = self._run_stages()
+            if not refused:
+                self._note_skipped()
+            call["how"] = self._how(refused)
+            call["seconds"] = round(time.monotonic() - began, 1)
+            self.results.save()
+            page = write_page(self.results)
+            self._say(f"{call['how']}. {page}")
+        return 2 if refused else 128 + self._stop.signal if self._stop.signal else 0
+
+    def _run_stages(self) -> str:
+        """Run stage after stage; return why nothing can run here, if that is so."""
+        tried: set[str] = set()
+        while not self._stop.why:
+            stage = next((one for one in self._allocated(tried) if one.seconds), None)
+            if stage is None:
+                return ""
+            tried.add(stage.name)
+            self._say(f"{stage.name}, {stage.seconds:.0f} s: {stage.what}")
+            began = time.monotonic()
+            state, why = self._run_stage(stage, began + stage.seconds)
+            self.results.stage(stage.name, state, seconds=time.monotonic() - began, limit=stage.seconds, why=why)
+            self._say(f"  {state} after {time.monotonic() - began:.0f} s{': ' + why if why else ''}")
+            if stage.name == SET_UP and state != DONE:
+                return why
+            write_page(self.results)  # if this process is killed, this is the page
+        return ""
+
+    def _run_stage(self, stage: Stage, until: float) -> tuple[str, str]:
+        environment = self._environment()
+        if stage.name == SET_UP:
+            return self._set_up(environment, until)
+        if stage.name == TESTS:
+            command = self._commands[TESTS]
+            gpus = self.suite.gpus
+            return run_tests(self.results, environment, until, self._stop, self._say, gpus=gpus, command=command)
+        return run_arm(stage, self.suite, self.results, environment, until, self._stop, self._say, self._commands[""])
+
+    def _set_up(self, environment: Mapping[str, str], until: float) -> tuple[str, str]:
+        logs = self.results.folder / "logs"
+        task, lines, log = logs / "set-up.json", logs / "set-up.jsonl", logs / "set-up.log"
+        described = {"suite": self.suite.name, "dtype": self.suite.engine_args.get("dtype"), "model": self._model}
+        task.write_text(json.dumps({**described, "out": str(self.results.folder), "lines": str(lines)}))
+        found: list[dict[str, Any]] = []
+        ended = run_child(
+            [*self._commands[SET_UP], str(task)],
+            environment=environment,
+            log=log,
+            lines=lines,
+            until=until,
+            stop=self._stop,
+            on_line=found.append,
+        )
+        if ended.why:
+            return CUT, ended.why
+        if not found:
+            return FAILED, f"the set-up ended with status {ended.status}: {last_line(log)}"
+        if "refused" in found[0]:
+            return FAILED, found[0]["refused"]
+        earlier = self.results.data["setup"].get("device", {}).get("name")
+        now = found[0]["device"]["name"]
+        if self.results.records and earlier not in (None, now):
+            return FAILED, f"the results are of another device, {earlier} and not {now}: choose another folder"
+        self.results.data["setup"] = found[0]
+        return DONE, ""
+
+    def _allocated(self, tried: set[str]) -> list[Stage]:
+        """Divide the time that is left among the stages that are left. The set-up runs in each call."""
+        compiled = any(record.seconds for record in self.results.records)
+        stages = stages_of(self.suite, self.total, self._arms, self._workloads, compiled=compiled)
+        todo = [one for one in stages if one.name not in tried]
+        todo = [one for one in todo if one.name == SET_UP or not self.results.is_over(one.name)]
+        return allocate(todo, self._deadline - time.monotonic() - page_seconds(self.total))
+
+    def _note_plan(self, plan: Sequence[Stage]) -> None:
+        """Note the plan in the results, beside what earlier calls planned."""
+        notes = {one["name"]: one for one in self.results.data["plan"]}
+        for stage in filter(_is_worth_saying, plan):
+            note = {"name": stage.name, "what": stage.what, "seconds": round(stage.seconds, 1)}
+            notes[stage.name] = {**note, "why_not": stage.why_not}
+        order = [one.name for one in stages_of(self.suite, self.total, self._arms, self._workloads)]
+        self.results.data["plan"] = sorted(notes.values(), key=lambda one: _index(order, one["name"]))
+        for stage in filter(_is_worth_saying, plan):
+            why = f": {stage.why_not}" if stage.why_not else ""
+            self._say(f"plan: {stage.seconds:5.0f} s  {stage.name}{why or ': ' + stage.what}")
+
+    def _note_skipped(self) -> None:
+        states = self.results.data["stages"]
+        for stage in filter(_is_worth_saying, self._allocated(set())):
+            if states.get(stage.name, {}).get("state") not in (DONE, FAILED, CUT):
+                why = stage.why_not or f"{self._stop.why or 'the time was over'} before it began"
+                self.results.stage(stage.name, SKIPPED, why=why)
+
+    def _how(self, refused: str) -> str:
+        if refused:
+            return f"refused: {refused}"
+        if self._stop.why:
+            return self._stop.why
+        states = [one.get("state") for one in self.results.data["stages"].values()]
+        left = sum(state in (CUT, SKIPPED) for state in states)
+        return f"ended with {left} stages cut or left out" if left else "finished"
+
+    def _environment(self) -> dict[str, str]:
+        # Compiled kernels are shared by the arms, and by a later call.
+        caches = {"VLLM_CACHE_ROOT": str(self.results.folder / "cache" / "vllm")}
+        return {**{name: os.environ.get(name, value) for name, value in caches.items()}, "HF_HUB_OFFLINE": "1"}
+
+    @contextlib.contextmanager
+    def _ending_in_time(self) -> Iterator[None]:
+        """Let signals end the run with a page; and if even that hangs, end this process when the time is over."""
+        adopt_orphans()
+        earlier = {one: signal.signal(one, self._stop.on_signal) for one in (signal.SIGTERM, signal.SIGINT)}
+        last = threading.Timer(max(1.0, self._deadline - time.monotonic()), _leave)
+        last.daemon = True
+        last.start()
+        try:
+            yield
+        finally:
+            last.cancel()
+            for one, handler in earlier.items():
+                signal.signal(one, handler)
+
+
+def _is_worth_saying(stage: Stage) -> bool:
+    """Whether a stage is a part of the plan: a further round that has no time is none."""
+    return stage.seconds > 0 or not stage.round
+
+
+def _index(order: Sequence[str], name: str) -> int:
+    return order.index(name) if name in order else len(order)
+
+
+def _leave() -> None:
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    os._exit(124)
