@@ -121,7 +121,7 @@ class CardRun:
             self.results.stage(stage.name, state, seconds=time.monotonic() - began, limit=stage.seconds, why=why)
             self._say(f"  {state} after {time.monotonic() - began:.0f} s{': ' + why if why else ''}")
             if stage.name == SET_UP and state != DONE:
-                return why
+                return "" if self._stop.why else why
             write_page(self.results)  # if this process is killed, this is the page
         return ""
 
@@ -192,7 +192,7 @@ class CardRun:
 
     def _how(self, refused: str) -> str:
         if refused:
-            return f"refused: {refused}"
+            return f"nothing could run: {refused}"
         if self._stop.why:
             return self._stop.why
         states = [one.get("state") for one in self.results.data["stages"].values()]
