@@ -42,8 +42,8 @@ class Timing:
 
 # Of the GPU's seconds, nothing was measured here: they are what vLLM's logs of 8B models on such cards show, roundly. A
 # stage that takes less leaves its time to the next ones, and the plan is made anew before each. The CPU's: two cores.
-_GPU = Timing(set_up=20, tests=60, compile=30, load=35, run=20, more=12)
-_CPU = Timing(set_up=20, tests=60, compile=0, load=30, run=18, more=10)
+_GPU = Timing(set_up=25, tests=60, compile=30, load=35, run=20, more=12)
+_CPU = Timing(set_up=25, tests=60, compile=0, load=30, run=18, more=10)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class CardRun:
             call["seconds"] = round(time.monotonic() - began, 1)
             self.results.save()
             page = write_page(self.results)
-            self._say(f"{call['how']}. {page}")
+            self._say(f"{call['how'].removesuffix('.')}. {page}")
         return 2 if refused else 128 + self._stop.signal if self._stop.signal else 0
 
     def _run_stages(self) -> str:
@@ -169,6 +169,8 @@ class CardRun:
         stages = stages_of(self.suite, self.total, self._arms, self._workloads, compiled=compiled)
         todo = [one for one in stages if one.name not in tried]
         todo = [one for one in todo if one.name == SET_UP or not self.results.is_over(one.name)]
+        failed = [name for name, one in self.results.data["stages"].items() if one.get("state") == FAILED]
+        todo = [one for one in todo if not (one.round and one.arm in failed)]  # it would fail again
         return allocate(todo, self._deadline - time.monotonic() - page_seconds(self.total))
 
     def _note_plan(self, plan: Sequence[Stage]) -> None:
@@ -197,7 +199,7 @@ class CardRun:
             return self._stop.why
         states = [one.get("state") for one in self.results.data["stages"].values()]
         left = sum(state in (CUT, SKIPPED) for state in states)
-        return f"ended with {left} stages cut or left out" if left else "finished"
+        return f"ended with {left} stage{'s' * (left != 1)} cut or left out" if left else "finished"
 
     def _environment(self) -> dict[str, str]:
         # Compiled kernels are shared by the arms, and by a later call.

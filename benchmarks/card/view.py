@@ -96,7 +96,7 @@ def _state(data: Mapping[str, Any]) -> str:
     seconds = sum(call.get("seconds", 0.0) for call in calls)
     often = f"in {len(calls)} calls" if len(calls) > 1 else "in one call"
     ended = calls[-1].get("how") or "still running, or killed"
-    return f"{seconds / 60:.1f} minutes {often}. The last one: {ended}."
+    return f"{seconds / 60:.1f} minutes {often}. The last one: {ended.removesuffix('.')}."
 
 
 def _setup(data: Mapping[str, Any]) -> dict[str, str]:

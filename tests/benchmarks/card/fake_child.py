@@ -1,7 +1,7 @@
-"""The child processes of a run without an engine: ``fake_child.py set-up|arm|tests ...``, each as ``behaviour.json`` says.
+"""The child processes of a run without an engine: ``fake_child.py set-up|arm|tests ...``.
 
-The file is in the folder of the results. A stage's behaviour is ``works``, ``hangs`` (with a grandchild that has left its
-group), ``hangs after one``, ``breaks``, ``cannot``, or seconds that each of its runs takes.
+Each does what ``behaviour.json``, in the folder of the results, says: ``works``, ``hangs`` (with a grandchild that has
+left its group), ``hangs after one``, ``breaks``, ``cannot``, or the seconds that each of its workloads takes.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def states(folder: Path) -> dict[str, str]:
 
 
 def starts(folder: Path) -> list[str]:
-    return [line for line in (folder / "starts.txt").read_text(encoding="utf-8").splitlines()]
+    return (folder / "starts.txt").read_text(encoding="utf-8").splitlines()
 
 
 def no_orphans(folder: Path) -> bool:
@@ -83,7 +83,7 @@ def test_a_second_call_runs_only_what_is_missing(tmp_path: Path) -> None:
     status, output = run(tmp_path, {})
     assert status == 0, output
     assert set(states(tmp_path).values()) == {"done"}
-    now = [line for line in starts(tmp_path)[len(before) :]]
+    now = starts(tmp_path)[len(before) :]
     assert now[:3] == ["set-up", "tests", "naive-64 tiny instructions"]
     outcomes = {name: one["outcome"] for name, one in results(tmp_path)["tests"].items()}
     assert outcomes == {"tests/a.py::one": "passed", "tests/a.py::two": "failed", "tests/b.py::three": "passed"}
