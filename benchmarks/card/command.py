@@ -7,12 +7,12 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.card.arms import first_rows
 from benchmarks.card.model import CardModel
-from benchmarks.card.page import write_page
 from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, LEAST_MINUTES, MOST_MINUTES, Stage, page_seconds
+from benchmarks.card.report.page import write_page
 from benchmarks.card.results import CardResults
 from benchmarks.card.run import CardRun
+from benchmarks.card.stages.arms import first_rows
 from benchmarks.suite.suites import Suite
 from daft_vllm.model_configs.cards import card_of
 from daft_vllm.model_configs.memory import plan_memory

@@ -125,18 +125,19 @@ def _read(lines: Path, seen: int, on_line: Callable[[dict[str, Any]], None]) -> 
 
 def _end(process: subprocess.Popen[bytes], before: set[psutil.Process]) -> None:
     """Kill the child and all that it started, also what it has left behind: ``adopt_orphans``."""
-    for _ in range(60):
+    for _ in range(40):
         with contextlib.suppress(psutil.Error):
             psutil.Process(process.pid).kill()  # first: it starts others
         left = [one for one in _descendants() if one not in before and one.pid != process.pid]
         for one in left:
             with contextlib.suppress(psutil.Error):
                 one.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)  # a driver that hangs keeps a process for longer
         for one in left:
             with contextlib.suppress(psutil.Error, ChildProcessError):
                 os.waitpid(one.pid, os.WNOHANG)
-        if not left:
+        if not left and process.returncode is not None:
             return
         time.sleep(0.05)
 

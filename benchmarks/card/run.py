@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.card.arms import WORKER, run_arm
-from benchmarks.card.correctness import PYTEST, run_tests
 from benchmarks.card.model import choose_model
-from benchmarks.card.page import write_page
-from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, SET_UP, TESTS, Stage, allocate, page_seconds, stages_of
-from benchmarks.card.processes import Stop, adopt_orphans, last_line, run_child
+from benchmarks.card.plan import (
+    CARD_ARMS,
+    CARD_WORKLOADS,
+    SET_UP,
+    TESTS,
+    Stage,
+    allocate,
+    page_seconds,
+    stages_of,
+    timing_of,
+)
+from benchmarks.card.processes import Stop, adopt_orphans
+from benchmarks.card.report.page import write_page
 from benchmarks.card.results import CUT, DONE, FAILED, SKIPPED, CardResults
+from benchmarks.card.stages.arms import WORKER, run_arm
+from benchmarks.card.stages.correctness import PYTEST, run_tests
+from benchmarks.card.stages.set_up import SETTING_UP, set_up
 from benchmarks.suite.suites import Suite
 
-SETTING_UP = (sys.executable, "-m", "benchmarks.card.setting_up")
 Say = Callable[[str], None]
 
 
@@ -84,7 +93,7 @@ class CardRun:
 
     def plan(self) -> list[Stage]:
         """Return the stages that are still to be run, with their seconds, and those that are left out."""
-        return self._allocated(set())
+        return self._allocated(Counter())
 
     def run(self) -> int:
         """Run the plan; return 0, or 2 if nothing can run here, or 128 and the number of the signal that ended it."""
@@ -109,15 +118,16 @@ class CardRun:
 
     def _run_stages(self) -> str:
         """Run stage after stage; return why nothing can run here, if that is so."""
-        tried: set[str] = set()
+        tried: Counter[str] = Counter()
         while not self._stop.why:
             stage = next((one for one in self._allocated(tried) if one.seconds), None)
             if stage is None:
                 return ""
-            tried.add(stage.name)
+            tried[stage.name] += 1
             self._say(f"{stage.name}, {stage.seconds:.0f} s: {stage.what}")
             began = time.monotonic()
             state, why = self._run_stage(stage, began + stage.seconds)
+            self.results.data["calls"][-1]["seconds"] = round(self.total - (self._deadline - time.monotonic()), 1)
             self.results.stage(stage.name, state, seconds=time.monotonic() - began, limit=stage.seconds, why=why)
             self._say(f"  {state} after {time.monotonic() - began:.0f} s{': ' + why if why else ''}")
             if stage.name == SET_UP and state != DONE:
@@ -128,46 +138,22 @@ class CardRun:
     def _run_stage(self, stage: Stage, until: float) -> tuple[str, str]:
         environment = self._environment()
         if stage.name == SET_UP:
-            return self._set_up(environment, until)
+            return set_up(self.suite, self._model, self.results, environment, until, self._stop, self._commands[SET_UP])
         if stage.name == TESTS:
             command = self._commands[TESTS]
             gpus = self.suite.gpus
             return run_tests(self.results, environment, until, self._stop, self._say, gpus=gpus, command=command)
         return run_arm(stage, self.suite, self.results, environment, until, self._stop, self._say, self._commands[""])
 
-    def _set_up(self, environment: Mapping[str, str], until: float) -> tuple[str, str]:
-        logs = self.results.folder / "logs"
-        task, lines, log = logs / "set-up.json", logs / "set-up.jsonl", logs / "set-up.log"
-        described = {"suite": self.suite.name, "dtype": self.suite.engine_args.get("dtype"), "model": self._model}
-        task.write_text(json.dumps({**described, "out": str(self.results.folder), "lines": str(lines)}))
-        found: list[dict[str, Any]] = []
-        ended = run_child(
-            [*self._commands[SET_UP], str(task)],
-            environment=environment,
-            log=log,
-            lines=lines,
-            until=until,
-            stop=self._stop,
-            on_line=found.append,
-        )
-        if ended.why:
-            return CUT, ended.why
-        if not found:
-            return FAILED, f"the set-up ended with status {ended.status}: {last_line(log)}"
-        if "refused" in found[0]:
-            return FAILED, found[0]["refused"]
-        earlier = self.results.data["setup"].get("device", {}).get("name")
-        now = found[0]["device"]["name"]
-        if self.results.records and earlier not in (None, now):
-            return FAILED, f"the results are of another device, {earlier} and not {now}: choose another folder"
-        self.results.data["setup"] = found[0]
-        return DONE, ""
-
-    def _allocated(self, tried: set[str]) -> list[Stage]:
+    def _allocated(self, tried: Counter[str]) -> list[Stage]:
         """Divide the time that is left among the stages that are left. The set-up runs in each call."""
-        compiled = any(record.seconds for record in self.results.records)
-        stages = stages_of(self.suite, self.total, self._arms, self._workloads, compiled=compiled)
-        todo = [one for one in stages if one.name not in tried]
+        loads = [one.load_seconds for one in self.results.records if one.load_seconds is not None]
+        loaded = min(loads, default=None)
+        if loaded is not None and len(set(loads)) == 1:
+            loaded = max(0.0, loaded - timing_of(self.suite).compile)  # of the first load; the next one finds it done
+        stages = stages_of(self.suite, self.total, self._arms, self._workloads, loaded=loaded)
+        todo = [one for one in stages if tried[one.name] == 0 or (one.arm and tried[one.name] == 1)]
+        todo.sort(key=lambda one: (one.round, tried[one.name]))  # what was cut is tried once more, before another round
         todo = [one for one in todo if one.name == SET_UP or not self.results.is_over(one.name)]
         failed = [name for name, one in self.results.data["stages"].items() if one.get("state") == FAILED]
         todo = [one for one in todo if not (one.round and one.arm in failed)]  # it would fail again
@@ -187,7 +173,7 @@ class CardRun:
 
     def _note_skipped(self) -> None:
         states = self.results.data["stages"]
-        for stage in filter(_is_worth_saying, self._allocated(set())):
+        for stage in filter(_is_worth_saying, self._allocated(Counter())):
             if states.get(stage.name, {}).get("state") not in (DONE, FAILED, CUT):
                 why = stage.why_not or f"{self._stop.why or 'the time was over'} before it began"
                 self.results.stage(stage.name, SKIPPED, why=why)
@@ -210,7 +196,9 @@ class CardRun:
     def _ending_in_time(self) -> Iterator[None]:
         """Let signals end the run with a page; and if even that hangs, end this process when the time is over."""
         adopt_orphans()
-        earlier = {one: signal.signal(one, self._stop.on_signal) for one in (signal.SIGTERM, signal.SIGINT)}
+        earlier = {
+            one: signal.signal(one, self._stop.on_signal) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
         last = threading.Timer(max(1.0, self._deadline - time.monotonic()), _leave)
         last.daemon = True
         last.start()

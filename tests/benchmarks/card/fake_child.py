@@ -77,7 +77,7 @@ def main(kind: str, arguments: list[str]) -> int:
     elif behaviour == "cannot":
         say({"event": "cannot", "why_not": "ray is not installed"})
     else:
-        say({"event": "opened", "load_seconds": 1.5})
+        say({"event": "opened", "load_seconds": 0.5})
         for part in task["parts"]:
             if part["workload"] == "tiny" and behaviour == "hangs after one":
                 hang()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.card.device import WrongDevice, checked, find_device
+from benchmarks.card.stages.device import WrongDevice, checked, find_device
 from benchmarks.suite.suites import suite
 from daft_vllm.engine.setup.devices.driver import GpuState
 from daft_vllm.errors import DeviceError
@@ -52,7 +52,7 @@ def test_a_card_that_is_in_use_is_refused() -> None:
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.card.device.gpu_states", lambda ids: [])
+    monkeypatch.setattr("benchmarks.card.stages.device.gpu_states", lambda ids: [])
     with pytest.raises(WrongDevice, match="--suite h200 needs a GPU"):
         find_device(suite("h200"))
     assert find_device(suite("cpu")).card == ""

@@ -12,7 +12,7 @@ from benchmarks.card.command import described
 from benchmarks.card.model import choose_model
 from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, SET_UP, TESTS, allocate, page_seconds, stages_of
 from benchmarks.card.run import CardRun
-from benchmarks.card.sizing import next_rows
+from benchmarks.card.stages.sizing import next_rows
 from benchmarks.suite.suites import suite
 
 MINUTES = [2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 45, 60]
@@ -51,11 +51,12 @@ def test_too_little_time_for_the_tests_is_said() -> None:
 
 
 def test_the_first_arm_compiles_only_once() -> None:
-    def first(compiled: bool) -> float:
-        stages = stages_of(suite("h100"), 720, CARD_ARMS, CARD_WORKLOADS, compiled=compiled)
+    def first(loaded: float | None) -> float:
+        stages = stages_of(suite("h100"), 720, CARD_ARMS, CARD_WORKLOADS, loaded=loaded)
         return next(stage for stage in stages if stage.arm).least
 
-    assert first(False) > first(True)
+    assert first(None) > first(10) == first(20)
+    assert first(60) == first(10) + 30, "a load that took longer is expected to take as long again"
 
 
 def test_rows_grow_until_a_run_is_long_enough() -> None:

@@ -1,6 +1,6 @@
-"""A plugin of pytest, ``-p benchmarks.card.pytest_lines``: appends each test's outcome to a file once it is known.
+"""A plugin of pytest that appends each test's outcome to a file once it is known.
 
-The environment variable ``CARD_TEST_LINES`` names the file. pytest's own reports are written at the end, and a run that
+Its option is ``-p benchmarks.card.stages.pytest_lines``. The environment variable ``CARD_TEST_LINES`` names the file. pytest's own reports are written at the end, and a run that
 is cut has none.
 """
 

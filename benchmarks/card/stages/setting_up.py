@@ -1,4 +1,4 @@
-"""The set-up, in a process of its own so that it can be killed: ``python -m benchmarks.card.setting_up TASK.json``.
+"""The set-up, in a process that can be killed: ``python -m benchmarks.card.stages.setting_up TASK.json``.
 
 It looks at the device, reads versions and writes the model. What it found is one line of the file that TASK names.
 """
@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.card.device import WrongDevice, find_device
 from benchmarks.card.model import choose_model, write_model
+from benchmarks.card.stages.device import WrongDevice, find_device
 from benchmarks.suite.runner import versions
 from benchmarks.suite.suites import suite
 from daft_vllm.errors import DaftVLLMError

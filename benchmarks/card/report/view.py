@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.card.correctness import by_file
 from benchmarks.card.plan import CARD_ARMS
+from benchmarks.card.report.roofline import Roof, roof_of
 from benchmarks.card.results import CUT, DONE, FAILED, CardResults
-from benchmarks.card.roofline import Roof, roof_of
+from benchmarks.card.stages.correctness import by_file
 from benchmarks.suite.arms import ARMS
 from benchmarks.suite.records import Record
 from benchmarks.suite.summary import Summary, summarise

@@ -1,6 +1,6 @@
-"""The process of one arm: ``python -m benchmarks.card.worker TASK.json``. One load, then workload after workload.
+"""The process of one arm: ``python -m benchmarks.card.stages.worker TASK.json``.
 
-The rows of a run follow from the time that is left and from the run before. Each run is on disk as soon as it is over.
+It loads the model once, and runs workload after workload. The rows of a run follow from the time that is left and from the run before. Each run is on disk as soon as it is over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.card.sizing import next_rows
+from benchmarks.card.stages.sizing import next_rows
 from benchmarks.suite.arms import ARMS, EngineSetting, NotExpressible, create_arm
 from benchmarks.suite.memory import MemoryWatch
 from benchmarks.suite.vocabulary import Vocabulary

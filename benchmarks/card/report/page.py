@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.card.report.view import View, view_of
 from benchmarks.card.results import CardResults
-from benchmarks.card.view import View, view_of
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

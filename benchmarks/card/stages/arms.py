@@ -11,20 +11,20 @@ from typing import Any
 from benchmarks.card.plan import Stage, timing_of
 from benchmarks.card.processes import Stop, last_line, run_child
 from benchmarks.card.results import CUT, DONE, FAILED, CardResults
-from benchmarks.card.worker import CardTask, Part
+from benchmarks.card.stages.worker import CardTask, Part
 from benchmarks.suite.arms import ARMS
 from benchmarks.suite.records import Record
 from benchmarks.suite.suites import Suite
 
-WORKER = (sys.executable, "-m", "benchmarks.card.worker")
+WORKER = (sys.executable, "-m", "benchmarks.card.stages.worker")
 GRACE_SECONDS = 3.0
 """The process plans to be over this long before it is killed."""
 RUN_SHARE = 0.7
 """Share of a workload's time that its longest run is to take; the rest is for the shorter ones and for making texts."""
 SLOWEST = 0.4
 """Share of the first arm's speed that is expected at least of an arm that loads the model for each run."""
-_FIRST_RUN = 16
-"""The first run on a GPU has this part of the rows that the suite's short runs have."""
+_FIRST_RUN = {True: 16, False: 2}
+"""The first run on a GPU, and on a CPU, has this part of the rows that the suite's short runs have."""
 
 
 def run_arm(
@@ -110,7 +110,7 @@ def _state(stage: Stage, events: list[dict[str, Any]], over: set[str], killed: s
 
 def first_rows(suite: Suite, workload: str) -> int:
     """Return the rows of the first run of a workload."""
-    return max(1, suite.rows[workload][0] // (_FIRST_RUN if suite.gpus else 1))
+    return max(1, suite.rows[workload][0] // _FIRST_RUN[bool(suite.gpus)])
 
 
 def _parts(stage: Stage, suite: Suite, results: CardResults, seconds: float) -> list[Part]:
@@ -122,7 +122,7 @@ def _parts(stage: Stage, suite: Suite, results: CardResults, seconds: float) -> 
             continue
         agreed = results.agreed_rows(workload)
         if agreed and not ARMS[stage.arm].keeps_engine:
-            agreed = min(agreed, _affordable(workload, results, seconds - timing.load - GRACE_SECONDS))
+            agreed = min(agreed, _affordable(workload, results, seconds - stage.load - GRACE_SECONDS))
         parts.append(
             Part(workload, first_rows(suite, workload), RUN_SHARE * (timing.more if position else timing.run), agreed)
         )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.card.processes import Stop, last_line, run_child
-from benchmarks.card.pytest_lines import VARIABLE
 from benchmarks.card.results import CUT, DONE, FAILED, SKIPPED, CardResults
+from benchmarks.card.stages.pytest_lines import VARIABLE
 from benchmarks.suite.runner import ROOT
 
 PYTEST = (sys.executable, "-m", "pytest")
@@ -53,7 +53,16 @@ def run_tests(
     known = results.data["tests"]
     done = [name for name, found in known.items() if found["outcome"] not in ("running", "cut")]
     limit = max(30.0, TEST_SHARE * (until - time.monotonic()))
-    arguments = ["-m", "gpu", "-p", "benchmarks.card.pytest_lines", "-p", "no:cacheprovider", "--no-header", "-q"]
+    arguments = [
+        "-m",
+        "gpu",
+        "-p",
+        "benchmarks.card.stages.pytest_lines",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "-q",
+    ]
     arguments += ["-o", f"timeout={limit:.0f}", *(part for name in done for part in ("--deselect", name)), *files]
     logs = results.folder / "logs"
     lines, log = logs / "tests.jsonl", logs / "tests.log"
@@ -83,14 +92,16 @@ def run_tests(
         results.add_test(name, "cut", 0.0, ended.why or f"the process ended: {last_line(log)}")
     if ended.why:
         return CUT, f"{ended.why}{', in ' + running[0] if running else ''}"
-    if ended.status not in (0, 1, _NOTHING_COLLECTED):
+    if ended.status not in (0, 1, _NOTHING_COLLECTED) or (ended.status == 1 and not known):
         return FAILED, f"pytest ended with status {ended.status}: {last_line(log)}"
     return DONE, ""
 
 
 def files_with_gpu_tests() -> list[str]:
-    """Return the test files that have the marker, so that pytest imports no others."""
-    found = [path for path in (ROOT / "tests").rglob("test_*.py") if _MARK.search(path.read_text(encoding="utf-8"))]
+    """Return the files with tests that are marked ``gpu``, so that pytest imports no others."""
+    tests = ROOT / "tests"
+    found = {path for path in tests.rglob("test_*.py") if _MARK.search(path.read_text(encoding="utf-8"))}
+    found |= set((tests / "gpu").glob("test_*.py"))  # marked by ``MARKS``
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
