@@ -1,7 +1,7 @@
 """A plugin of pytest that appends each test's outcome to a file once it is known.
 
-Its option is ``-p benchmarks.card.stages.pytest_lines``. The environment variable ``CARD_TEST_LINES`` names the file. pytest's own reports are written at the end, and a run that
-is cut has none.
+Its option is ``-p benchmarks.card.stages.pytest_lines``. The environment variable ``CARD_TEST_LINES`` names the file.
+pytest's own reports are written at the end, and a run that is cut has none.
 """
 
 from __future__ import annotations

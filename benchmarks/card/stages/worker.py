@@ -1,6 +1,7 @@
 """The process of one arm: ``python -m benchmarks.card.stages.worker TASK.json``.
 
-It loads the model once, and runs workload after workload. The rows of a run follow from the time that is left and from the run before. Each run is on disk as soon as it is over.
+It loads the model once, and runs workload after workload. The rows of a run follow from the time that is left and
+from the run before. Each run is on disk as soon as it is over.
 """
 
 from __future__ import annotations
