@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.card.command import run_card
+from benchmarks.card.command import card_workloads, run_card
 from benchmarks.suite.arms import ARMS
 from benchmarks.suite.report import write_report
 from benchmarks.suite.runner import STALL_SECONDS, Runner, all_workloads
 from benchmarks.suite.suites import COLD, suite_names
 from benchmarks.suite.suites import suite as suite_of
-from benchmarks.suite.workloads import workload_names
 
 
 def main(
@@ -42,18 +41,17 @@ def main(
     """Run benchmarks and write results.json, report.md and two plots, or with --minutes page.html, into OUT."""
     _one_of(suite, suite_names(), "--suite")
     if minutes is not None:
-        if rounds is not None or rows:
-            raise typer.BadParameter(
-                "with --minutes, rows and rounds follow from the time", param_hint="--rounds, --rows"
-            )
+        if rounds is not None or rows or stall_seconds != STALL_SECONDS:
+            hint = "--rounds, --rows, --stall-seconds"
+            raise typer.BadParameter("with --minutes, rows, rounds and limits follow from the time", param_hint=hint)
         try:
             status = run_card(
                 suite_of(suite, dtype=dtype),
                 minutes,
                 out or Path(f"out/card-{suite}"),
                 model=model,
-                arms=_several_of(arms, list(ARMS), "--arms", []),
-                workloads=_several_of(workloads, workload_names(), "--workloads", []),
+                arms=_several_of(arms, [name for name, arm in ARMS.items() if not arm.only], "--arms", []),
+                workloads=_several_of(workloads, card_workloads(), "--workloads", []),
                 retry_failed=retry_failed,
                 dry_run=dry_run,
                 report_only=report_only,

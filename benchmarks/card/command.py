@@ -14,8 +14,14 @@ from benchmarks.card.results import CardResults
 from benchmarks.card.run import CardRun
 from benchmarks.card.stages.arms import first_rows
 from benchmarks.suite.suites import Suite
+from benchmarks.suite.workloads import workload_names
 from daft_vllm.model_configs.cards import card_of
 from daft_vllm.model_configs.memory import plan_memory
+
+
+def card_workloads() -> list[str]:
+    """Return the workloads that a run on a card takes: all that need no engine of their own."""
+    return [name for name in workload_names() if name != "pressure"]
 
 
 def run_card(

@@ -115,4 +115,6 @@ def test_what_is_refused_before_anything_runs(tmp_path: Path) -> None:
     refused("with --minutes only", "--dry-run")
     refused("neither a folder nor a known model", "--minutes", "5", "--model", "nobody/nothing")
     refused("'cold' is none of", "--minutes", "5", "--workloads", "cold")
+    refused("'pressure' is none of", "--minutes", "5", "--workloads", "pressure")
+    refused("'ours-shared' is none of", "--minutes", "5", "--arms", "ours-shared")
     assert not (tmp_path / "out").exists()
