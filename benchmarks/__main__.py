@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.card.command import card_workloads, run_card
+from benchmarks.card.command import card_run, card_workloads, described
+from benchmarks.card.report.page import write_page
 from benchmarks.suite.arms import ARMS
 from benchmarks.suite.report import write_report
 from benchmarks.suite.runner import STALL_SECONDS, Runner, all_workloads
@@ -45,7 +46,7 @@ def main(
             hint = "--rounds, --rows, --stall-seconds"
             raise typer.BadParameter("with --minutes, rows, rounds and limits follow from the time", param_hint=hint)
         try:
-            status = run_card(
+            run = card_run(
                 suite_of(suite, dtype=dtype),
                 minutes,
                 out or Path(f"out/card-{suite}"),
@@ -53,12 +54,15 @@ def main(
                 arms=_several_of(arms, [name for name, arm in ARMS.items() if not arm.only], "--arms", []),
                 workloads=_several_of(workloads, card_workloads(), "--workloads", []),
                 retry_failed=retry_failed,
-                dry_run=dry_run,
-                report_only=report_only,
             )
         except ValueError as e:
             raise typer.BadParameter(str(e)) from None
-        raise typer.Exit(status)
+        if report_only and not run.results.calls:
+            raise typer.BadParameter("there are no results there yet", param_hint="--out")
+        if dry_run or report_only:
+            print(described(run) if dry_run else write_page(run.results))
+            raise typer.Exit
+        raise typer.Exit(run.run())
     if dry_run:
         raise typer.BadParameter("there is a plan with --minutes only", param_hint="--dry-run")
     out = out or Path("out/bench")

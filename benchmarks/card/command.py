@@ -7,10 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.card.model import CardModel
-from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, LEAST_MINUTES, MOST_MINUTES, Stage, page_seconds
-from benchmarks.card.report.page import write_page
-from benchmarks.card.results import CardResults
+from benchmarks.card.plan import CARD_ARMS, CARD_WORKLOADS, LEAST_MINUTES, MOST_MINUTES, page_seconds
 from benchmarks.card.run import CardRun
 from benchmarks.card.stages.arms import first_rows
 from benchmarks.suite.suites import Suite
@@ -24,19 +21,17 @@ def card_workloads() -> list[str]:
     return [name for name in workload_names() if name != "pressure"]
 
 
-def run_card(
+def card_run(
     suite: Suite,
     minutes: float,
     out: Path,
     *,
-    model: str | None,
-    arms: Sequence[str],
-    workloads: Sequence[str],
-    retry_failed: bool,
-    dry_run: bool,
-    report_only: bool,
-) -> int:
-    """Run the benchmark within ``minutes``, or print its plan, or write its page again; return the exit status.
+    model: str | None = None,
+    arms: Sequence[str] = (),
+    workloads: Sequence[str] = (),
+    retry_failed: bool = False,
+) -> CardRun:
+    """Return a run that is checked, and has begun nothing.
 
     Args:
         suite: the device's suite.
@@ -46,18 +41,13 @@ def run_card(
         arms: the arms. Empty: those of the card's benchmark.
         workloads: the workloads. Empty: those of the card's benchmark.
         retry_failed: whether stages and tests that failed are run again.
-        dry_run: print the plan and touch no device.
-        report_only: write the page of the results that are there.
 
     Raises:
         ValueError: the time is too short or too long, the model can't be used, or ``out`` is of another run.
     """
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise ValueError(f"--minutes is from {LEAST_MINUTES:g} to {MOST_MINUTES:g}, got {minutes:g}")
-    if report_only:
-        print(write_page(CardResults(out.resolve() / "results.json")))
-        return 0
-    run = CardRun(
+    return CardRun(
         suite,
         minutes,
         out,
@@ -68,14 +58,11 @@ def run_card(
         say=lambda line: print(line, flush=True),
         started=psutil.Process().create_time(),
     )
-    if dry_run:
-        print(described(run.suite, run.model, run.plan(), run.total, workloads or CARD_WORKLOADS))
-        return 0
-    return run.run()
 
 
-def described(suite: Suite, model: CardModel, plan: Sequence[Stage], total: float, workloads: Sequence[str]) -> str:
-    """Return a plan as text."""
+def described(run: CardRun) -> str:
+    """Return a run's plan as text. No device is touched."""
+    suite, model, plan, total = run.suite, run.model, run.plan(), run.total
     args = {**suite.engine_args, **model.engine_args}
     lines = [
         f"suite {suite.name}, {total / 60:g} minutes",
@@ -92,7 +79,7 @@ def described(suite: Suite, model: CardModel, plan: Sequence[Stage], total: floa
         )
         if memory.cache <= memory.sequence:
             lines.append("it does not fit: take a smaller --model, qwen3-4b for example")
-    firsts = ", ".join(f"{workload} {first_rows(suite, workload)}" for workload in workloads)
+    firsts = ", ".join(f"{workload} {first_rows(suite, workload)}" for workload in run.workloads)
     lines += [f"rows of the first runs: {firsts}; those of the next ones follow from the time that these take", ""]
     begin = 0.0
     for stage in plan:

@@ -38,6 +38,12 @@ class CardResults:
         """The folder of the results."""
         return self._path.parent
 
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls that have worked on these results."""
+        found: list[dict[str, Any]] = self.data["calls"]
+        return found
+
     def save(self) -> None:
         """Write the file; a reader, or a crash, never meets half of one."""
         part = self._path.with_suffix(".part")

@@ -77,7 +77,7 @@ class CardRun:
         self.suite = suite
         self.total = 60 * minutes
         self._deadline = time.monotonic() + self.total - (time.time() - started if started else 0.0)
-        self._model, self._arms, self._workloads, self._say = model, list(arms), list(workloads), say
+        self._model, self._arms, self.workloads, self._say = model, list(arms), list(workloads), say
         self._commands = {SET_UP: setting_up, TESTS: pytest, "": worker}
         self._stop = Stop()
         self.model = choose_model(suite, model)
@@ -151,7 +151,7 @@ class CardRun:
         loaded = min(loads, default=None)
         if loaded is not None and len(set(loads)) == 1:
             loaded = max(0.0, loaded - timing_of(self.suite).compile)  # of the first load; the next one finds it done
-        stages = stages_of(self.suite, self.total, self._arms, self._workloads, loaded=loaded)
+        stages = stages_of(self.suite, self.total, self._arms, self.workloads, loaded=loaded)
         todo = [one for one in stages if tried[one.name] == 0 or (one.arm and tried[one.name] == 1)]
         todo.sort(key=lambda one: (one.round, tried[one.name]))  # what was cut is tried once more, before another round
         todo = [one for one in todo if one.name == SET_UP or not self.results.is_over(one.name)]
@@ -165,7 +165,7 @@ class CardRun:
         for stage in filter(_is_worth_saying, plan):
             note = {"name": stage.name, "what": stage.what, "seconds": round(stage.seconds, 1)}
             notes[stage.name] = {**note, "why_not": stage.why_not}
-        order = [one.name for one in stages_of(self.suite, self.total, self._arms, self._workloads)]
+        order = [one.name for one in stages_of(self.suite, self.total, self._arms, self.workloads)]
         self.results.data["plan"] = sorted(notes.values(), key=lambda one: _index(order, one["name"]))
         for stage in filter(_is_worth_saying, plan):
             why = f": {stage.why_not}" if stage.why_not else ""

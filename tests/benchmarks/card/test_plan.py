@@ -91,7 +91,7 @@ def test_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cpu", "l4", "a100", "h100", "h200"])
 def test_a_dry_run_says_all_of_it(name: str, tmp_path: Path) -> None:
     run = CardRun(suite(name), 12, tmp_path / "new")
-    text = described(run.suite, run.model, run.plan(), run.total, CARD_WORKLOADS)
+    text = described(run)
     for word in ("12 minutes", "billion weights", "rows of the first runs: blog", "tests", *CARD_ARMS, "page"):
         assert word in text
     assert not (tmp_path / "new").exists()
