@@ -63,7 +63,8 @@ class CardResults:
         self.save()
 
     def stage(self, name: str, state: str, *, seconds: float = 0.0, limit: float = 0.0, why: str = "") -> None:
-        """Note how a stage ended and save."""
+        """Note how a stage ended, add its seconds to those of earlier tries, and save."""
+        seconds += self.data["stages"].get(name, {}).get("seconds", 0.0)
         ended = {"state": state, "seconds": round(seconds, 1), "limit": round(limit, 1), "why": why}
         self.data["stages"].setdefault(name, {}).update(ended)
         self.save()

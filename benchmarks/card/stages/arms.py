@@ -97,7 +97,7 @@ def _state(stage: Stage, events: list[dict[str, Any]], over: set[str], killed: s
     if cannot:
         return FAILED, cannot
     if killed:
-        doing = f"after {', '.join(sorted(over)) or 'the load'}" if events else "while it loaded"
+        doing = f"after {', '.join(sorted(over))}" if over else "before a workload was finished"
         return CUT, f"{killed}, {doing}"
     missing = [workload for workload in stage.workloads if workload not in over and workload not in refused]
     no_time = {event["workload"] for event in events if event["event"] == "no time"}
