@@ -99,6 +99,7 @@ class CardRun:
         """Run the plan; return 0, or 2 if nothing can run here, or 128 and the number of the signal that ended it."""
         folder = self.results.folder
         (folder / "logs").mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._prepare_page, daemon=True).start()
         with self._ending_in_time():
             plan = self.plan()
             self._note_plan(plan)
@@ -115,6 +116,13 @@ class CardRun:
             page = write_page(self.results)
             self._say(f"{call['how'].removesuffix('.')}. {page}")
         return 2 if refused else 128 + self._stop.signal if self._stop.signal else 0
+
+    def _prepare_page(self) -> None:
+        """Import what the page's figures need, while the set-up runs: transformers takes seconds that the end lacks."""
+        with contextlib.suppress(Exception):  # the page says what is wrong
+            import jinja2  # noqa: F401
+
+            self.model.config().architecture  # noqa: B018
 
     def _run_stages(self) -> str:
         """Run stage after stage; return why nothing can run here, if that is so."""

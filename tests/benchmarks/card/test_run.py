@@ -77,7 +77,7 @@ def test_everything_is_measured_and_shown(tmp_path: Path) -> None:
 
 
 def test_a_second_call_runs_only_what_is_missing(tmp_path: Path) -> None:
-    run(tmp_path, {"naive-64": "hangs after one", "tests": "hangs after one"}, seconds=12)
+    run(tmp_path, {"naive-64": "hangs after one", "tests": "hangs after one"}, seconds=15)
     assert states(tmp_path) == {"set-up": "done", "tests": "cut", "ours-stream": "done", "naive-64": "cut"}
     before = starts(tmp_path)
     status, output = run(tmp_path, {})
@@ -125,7 +125,6 @@ def test_what_has_no_time_is_said(tmp_path: Path) -> None:
     slow = dict.fromkeys(["ours-stream", "naive-64", "daft-provider", "ray-data"], 0.6)
     run(tmp_path, slow, seconds=7.5, arms=list(slow))
     found = results(tmp_path)["stages"]
-    assert found["tests"]["state"] == "done" or "share of the time" in found["tests"]["why"]
     skipped = [name for name, one in found.items() if one["state"] == "skipped"]
     assert skipped
     for name in skipped:
