@@ -26,7 +26,7 @@ def next_rows(rows: int, seconds: float, *, target: float, left: float, agreed: 
     fits = min(int(rate * left * OF_WHAT_IS_LEFT), MOST_ROWS)
     if agreed is not None:
         chosen = min(agreed, fits)
-        return chosen if chosen > rows or (chosen == agreed and chosen != rows) else None
+        return chosen if chosen >= 1.5 * rows or (chosen == agreed and chosen != rows) else None
     if seconds >= ENOUGH * target:
         return None
     chosen = min(int(rows * min(GROWTH, target / max(seconds, 1e-6))), fits)

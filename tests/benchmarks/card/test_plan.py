@@ -67,7 +67,8 @@ def test_rows_grow_until_a_run_is_long_enough() -> None:
     assert next_rows(100, 5.0, target=10, left=12) == 168
     # As many as another arm ran, or as many as fit.
     assert next_rows(100, 5.0, target=10, left=100, agreed=500) == 500
-    assert next_rows(100, 5.0, target=10, left=10, agreed=500) == 140
+    assert next_rows(100, 5.0, target=10, left=12, agreed=500) == 168
+    assert next_rows(182, 6.5, target=10, left=10, agreed=500) is None  # 196 fit: not worth it
     assert next_rows(500, 5.0, target=10, left=100, agreed=500) is None
     assert next_rows(100, 5.0, target=10, left=1, agreed=500) is None
 
