@@ -73,8 +73,8 @@ def faster(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], *, sh
         for kind, name in siblings.items():
             tried.append((rows(as_quantized(config, kind), plan.gpus, {}), f'model="{name}"{_CHANGES}'))
         if fp8 and "fp8" not in siblings:
-            quantized = rows(config, plan.gpus, {"quantization": "fp8"})
-            tried.append((quantized, f'engine_args={{"quantization": "fp8"}}{_CHANGES}'))
+            quantized = rows(config, plan.gpus, {"quantization": "fp8_per_tensor"})
+            tried.append((quantized, f'engine_args={{"quantization": "fp8_per_tensor"}}{_CHANGES}'))
     if fp8 and "kv_cache_dtype" not in args:
         more = {"kv_cache_dtype": "fp8"}
         tried.append((rows(config, plan.gpus, more), f'engine_args={{"kv_cache_dtype": "fp8"}}{_CHANGES}'))
@@ -102,9 +102,9 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
             fitting.append(f"gpus={number}")
             break
     if config.quantization is None and (plan.card.capability or ()) >= FP8:
-        smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8")
+        smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8_per_tensor")
         if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
-            fitting.append('engine_args={"quantization": "fp8"}')
+            fitting.append('engine_args={"quantization": "fp8_per_tensor"}')
     for name in _fitting_siblings(config, plan, args):
         fitting.append(f'model="{name}"')
     family = [
