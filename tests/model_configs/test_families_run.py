@@ -47,6 +47,7 @@ TEXT = [
 IMAGES: dict[str, Callable[[str, Path], str]] = {
     "gemma-3-4b": shrunken.gemma3,
     "gemma-3n-e2b": shrunken.gemma3n,
+    "gemma-4-12b": shrunken.gemma4_unified,
     "gemma-4-e2b": shrunken.gemma4,
     "internvl3.5-8b": shrunken.internvl,
     "llama-4-scout": shrunken.llama4,
