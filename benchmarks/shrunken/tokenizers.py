@@ -84,6 +84,16 @@ MISTRAL_TEMPLATE = (
 {%- endfor -%}
 """
 )
+KIMI_TEMPLATE = (
+    _CONTENT.replace("IMAGE", "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>")
+    + """{%- for m in messages -%}
+{{ '<|im_' + m.role + '|>' + m.role + '<|im_middle|>' + render(m.content) + '<|im_end|>' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ '<|im_assistant|>assistant<|im_middle|>' + ('<think></think>' if thinking is defined and thinking is false else '<think>') }}
+{%- endif -%}
+"""
+)
 SMOLVLM_TEMPLATE = (
     _CONTENT.replace("IMAGE", "<image>")
     + """{{ bos_token }}

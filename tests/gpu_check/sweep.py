@@ -109,9 +109,11 @@ def _configured(config: Any, card_name: str, folder: Path) -> dict[str, Any]:
 def _folder(config: Any, root: Path, tokenizer: Any) -> Path:
     from transformers import AutoConfig
 
+    from daft_vllm.model_configs.quantization import quantization_config
+
     folder = root / config.name
     made = AutoConfig.for_model(**copy.deepcopy(dict(config.config)))
-    if config.quantization:
+    if config.quantization and quantization_config(config.config) is None:
         made.quantization_config = _QUANTIZATION.get(config.quantization, {"quant_method": config.quantization})
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
