@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
 _MINIMAX_SPARSE = "minimax_m3_sparse"
 """What transformers calls MiniMax-M3's layers that look at some blocks of the cache only. All of it is kept."""
 

@@ -53,9 +53,9 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
     "gemma-4-12b": shrunken.gemma4_unified,
     "gemma-4-e2b": shrunken.gemma4,
     "internvl3.5-8b": shrunken.internvl,
-    "kimi-k2.5": shrunken.kimi_k25,
     "llama-4-scout": shrunken.llama4,
     "mistral-small-3.2-24b": shrunken.mistral3,
+    "paddleocr-vl-1.6": shrunken.paddleocr_vl,
     "qwen2.5-vl-7b": shrunken.qwen25_vl,
     "qwen3-vl-8b": shrunken.qwen3_vl,
     "qwen3-vl-30b-a3b": shrunken.qwen3_vl_moe,
@@ -67,11 +67,15 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
 
 NOT_ON_CPUS = {
     "deepseek-v3.2": "Sparse Attention is not supported on CPU",
+    "kimi-k2.5": "'_lib_fn_wrapper' object has no attribute 'get'",  # its search for kernels stumbles over numba
     "glm-5.2-fp8": "Sparse Attention is not supported on CPU",
     "nemotron-3-nano-30b-a3b": "is_act_and_mul=False is supported only for CUDA, XPU and ROCm",
 }
 """Models that vLLM 0.32 doesn't run on CPUs, and what it says. Mistral-Small-4 isn't run either: vLLM reads its text
 model in Mistral's own format only, for which there is no small tokenizer."""
+NOT_SHRUNKEN = {"minimax_m3_vl"}
+"""Kinds of models that no test runs: vLLM has MiniMax-M3 in modules for NVIDIA and AMD alone, with an image processor
+of its own that reads the files of the real model."""
 
 SMALL = {
     "attention_chunk_size": 64,
@@ -157,16 +161,21 @@ def answered(config: ModelConfig, folder: str, messages: Any, df: daft.DataFrame
     return rows
 
 
-@pytest.mark.parametrize("name", TEXT)
-def test_text(name: str, smollm2: str, tmp_path: Path) -> None:
+def text_folder(name: str, base: str, folder: Path) -> str:
+    """Write the shrunken model and return its folder."""
     from transformers import AutoConfig
 
-    config = known_models()[name]
-    tokenizer = shrunken.qwen_tokenizer(smollm2)
-    AutoConfig.for_model(**shrunk(config, len(tokenizer))).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    tokenizer = shrunken.qwen_tokenizer(base)
+    AutoConfig.for_model(**shrunk(known_models()[name], len(tokenizer))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text(name: str, smollm2: str, tmp_path: Path) -> None:
+    folder = text_folder(name, smollm2, tmp_path)
     df = daft.from_pydict({"id": [0, 1, 2], "q": ["Is it?", "word " * 300, "What about the other?"]})
-    rows = answered(config, str(tmp_path), col("q"), df)
+    rows = answered(known_models()[name], folder, col("q"), df)
     assert rows[1]["free"]["prompt_tokens"] > 300
 
 
@@ -182,15 +191,11 @@ def test_images(name: str, smollm2: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NOT_ON_CPUS)
 def test_what_vllm_does_not_run_on_cpus(name: str, smollm2: str, tmp_path: Path) -> None:
-    from transformers import AutoConfig
-
-    tokenizer = shrunken.qwen_tokenizer(smollm2)
-    AutoConfig.for_model(**shrunk(known_models()[name], len(tokenizer))).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    folder = shrunken.kimi_k25(smollm2, tmp_path) if name == "kimi-k2.5" else text_folder(name, smollm2, tmp_path)
     with pytest.raises(Exception, match=NOT_ON_CPUS[name]):  # else it can be run, above
-        answered(known_models()[name], str(tmp_path), col("q"), daft.from_pydict({"id": [0], "q": ["Is it?"]}))
+        answered(known_models()[name], folder, col("q"), daft.from_pydict({"id": [0], "q": ["Is it?"]}))
 
 
 def test_every_architecture_is_run() -> None:
     run = {known_models()[name].config["model_type"] for name in (*TEXT, *IMAGES, *NOT_ON_CPUS)}
-    assert {config.config["model_type"] for config in known_models().values()} == run
+    assert {config.config["model_type"] for config in known_models().values()} == run | NOT_SHRUNKEN
