@@ -72,6 +72,11 @@ def kimi_k25(base: str, folder: Path) -> str:
         dtype="float32",
     )
     written = write_model_folder(folder, config, None, tokenizer)
+    write_kimi_media(folder)
+    return written
+
+
+def write_kimi_media(folder: Path) -> None:
+    """Write how a Kimi model prepares its images, the file that vLLM needs to know it."""
     saved = {"media_proc_cfg": _MEDIA, "image_processor_type": "KimiK25VisionProcessor"}
     (folder / "preprocessor_config.json").write_text(json.dumps(saved), encoding="utf-8")
-    return written
