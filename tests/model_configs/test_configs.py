@@ -49,8 +49,9 @@ def test_every_file_is_complete() -> None:
         assert set(architecture.takes) == set(config.modalities) - {"text"}
         assert bool(architecture.experts) == (config.active_parameters is not None)
         text = config.config.get("text_config", config.config)
-        stateful = [kind for kind in architecture_layers(config) if kind in ("linear_attention", "mamba")]
-        without = text.get("num_kv_shared_layers", 0) + len(stateful)
+        kinds = architecture_layers(config)
+        stateful = [kind for kind in kinds if kind in ("linear_attention", "mamba", "conv")]
+        without = text.get("num_kv_shared_layers", 0) + len(stateful) + kinds.count("moe") + kinds.count("mlp")
         assert sum(kind.layers for kind in architecture.cache) == architecture.layers - without
         assert bool(architecture.state_bytes) == bool(stateful)
 
