@@ -8,16 +8,16 @@ from typing import Any
 from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weight_bytes, weights_of
 from daft_vllm.model_configs.registry import ModelConfig, known_models
-from daft_vllm.model_configs.siblings import as_quantized, quantized_siblings
+from daft_vllm.model_configs.siblings import FP8, as_quantized, usable_siblings
 from daft_vllm.model_configs.splitting import SIZES, possible_sizes, split_problem
 from daft_vllm.model_configs.throughput import estimate_throughput
 
 _FASTER = 1.15
 """A change is named if it gives this many times the rows by estimate: estimates of the same model on the same card."""
 _MOST = 3
+_ROOM = 8192
+"""A model with quantized weights is named if there is room for this many tokens: with less, a few rows run at once."""
 _CHANGES = ", which changes answers a little"
-_FP8 = (8, 9)
-"""The lowest compute capability with which vLLM multiplies 8-bit matrices."""
 
 
 def engines_of(config: ModelConfig, card: Card, gpus: int, args: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -36,11 +36,10 @@ def engines_of(config: ModelConfig, card: Card, gpus: int, args: Mapping[str, An
 
 def _fitting_siblings(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any]) -> list[str]:
     """Return the name of the same model with quantized weights: that with the most bits that fits, if any."""
-    for kind, name in quantized_siblings(config).items():
-        if kind == "fp8" and (plan.card.capability or ()) < _FP8:
-            continue
+    for kind, name in usable_siblings(config, plan.card, plan.gpus).items():
         other = as_quantized(config, kind)
-        if plan_memory(other.architecture, weights_of(other), plan.card, gpus=plan.gpus, engine_args=args).longest:
+        found = plan_memory(other.architecture, weights_of(other), plan.card, gpus=plan.gpus, engine_args=args)
+        if found.longest >= min(_ROOM, int(args.get("max_model_len") or _ROOM), config.max_model_len):
             return [name]
     return []
 
@@ -68,15 +67,14 @@ def faster(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], *, sh
     if not before:
         return []
     tried: list[tuple[float, str]] = []
-    fp8 = (plan.card.capability or ()) >= _FP8
+    fp8 = (plan.card.capability or ()) >= FP8
     if config.quantization is None and "quantization" not in args:
-        siblings = quantized_siblings(config)
+        siblings = usable_siblings(config, plan.card, plan.gpus)
         for kind, name in siblings.items():
-            if kind != "fp8" or fp8:
-                tried.append((rows(as_quantized(config, kind), plan.gpus, {}), f'model="{name}"{_CHANGES}'))
+            tried.append((rows(as_quantized(config, kind), plan.gpus, {}), f'model="{name}"{_CHANGES}'))
         if fp8 and "fp8" not in siblings:
-            quantized = rows(config, plan.gpus, {"quantization": "fp8"})
-            tried.append((quantized, f'engine_args={{"quantization": "fp8"}}{_CHANGES}'))
+            quantized = rows(config, plan.gpus, {"quantization": "fp8_per_tensor"})
+            tried.append((quantized, f'engine_args={{"quantization": "fp8_per_tensor"}}{_CHANGES}'))
     if fp8 and "kv_cache_dtype" not in args:
         more = {"kv_cache_dtype": "fp8"}
         tried.append((rows(config, plan.gpus, more), f'engine_args={{"kv_cache_dtype": "fp8"}}{_CHANGES}'))
@@ -103,10 +101,10 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
         if plan_memory(config.architecture, weights, plan.card, gpus=number, engine_args=more).longest:
             fitting.append(f"gpus={number}")
             break
-    if config.quantization is None and (plan.card.capability or ()) >= _FP8:
-        smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8")
+    if config.quantization is None and (plan.card.capability or ()) >= FP8:
+        smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8_per_tensor")
         if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
-            fitting.append('engine_args={"quantization": "fp8"}')
+            fitting.append('engine_args={"quantization": "fp8_per_tensor"}')
     for name in _fitting_siblings(config, plan, args):
         fitting.append(f'model="{name}"')
     family = [

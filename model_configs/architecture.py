@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_MINIMAX_SPARSE = "minimax_m3_sparse"
+"""What transformers calls MiniMax-M3's layers that look at some blocks of the cache only. All of it is kept."""
+
 
 @dataclass(frozen=True)
 class CacheLayers:
@@ -18,12 +21,14 @@ class CacheLayers:
         heads: KV heads. 1 where all heads share one compressed entry (MLA); every GPU then keeps the whole entry.
         width: elements that a head keeps for each token: those of its key and of its value.
         window: tokens that are kept. None: all.
+        fixed: bytes that a token takes beside them, whatever the cache's type and on every GPU: the key of an indexer.
     """
 
     layers: int
     heads: int
     width: int
     window: int | None = None
+    fixed: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,11 +105,12 @@ def architecture_of(config: Any) -> Architecture:
         tied = getattr(text, "tie_word_embeddings", False)
     experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
     moe_width = getattr(text, "moe_intermediate_size", None) or (_largest(text.intermediate_size) if experts else 0)
+    widest = (getattr(text, "intermediate_size", 0), getattr(text, "dense_intermediate_size", 0), moe_width)
     return Architecture(
         name=names[0],
         layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
-        intermediate_size=max(_largest(getattr(text, "intermediate_size", 0)), moe_width),
+        intermediate_size=max(map(_largest, widest)),
         heads=text.num_attention_heads,
         vocabulary=text.vocab_size,
         embeddings=1 if tied else 2,
@@ -124,14 +130,15 @@ def architecture_of(config: Any) -> Architecture:
 def _divided(text: Any, experts: int, expert_size: int) -> dict[str, int]:
     """Return what vLLM divides among GPUs and refuses to divide unevenly (``vllm.distributed.utils.divide``)."""
     dense = not experts or bool(getattr(text, "first_k_dense_replace", 0))
-    groups = getattr(text, "mamba_n_groups", 1) or 1
+    mamba = getattr(text, "mamba_n_heads", 0) or getattr(text, "mamba_num_heads", 0)
+    groups = (getattr(text, "mamba_n_groups", 0) or getattr(text, "n_groups", 0)) if mamba else 1
     found = {
         "attention heads": text.num_attention_heads,
         "columns of its MLP": _largest(getattr(text, "intermediate_size", 0)) if dense else 0,
         "columns of an expert": expert_size,
         "key heads of linear attention": getattr(text, "linear_num_key_heads", 0),
         "value heads of linear attention": getattr(text, "linear_num_value_heads", 0),
-        "heads of its Mamba layers": getattr(text, "mamba_n_heads", 0),
+        "heads of its Mamba layers": mamba,
         "groups of its Mamba layers": groups if groups > 1 else 0,
     }
     return {name: int(number) for name, number in found.items() if number}
@@ -149,6 +156,7 @@ def _encoder(config: Any) -> Encoder | None:
         return None
     merged = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
     merged = merged or getattr(vision, "pooling_kernel_size", None) or getattr(config, "scale_factor", None)
+    merged = merged or (getattr(vision, "merge_kernel_size", None) or [None])[0]
     shrunk = getattr(config, "downsample_ratio", None) or getattr(vision, "pixel_shuffle_ratio", None) or 1
     merged = merged or round(1 / shrunk)
     patches, largest = merged**2, 0
@@ -159,7 +167,7 @@ def _encoder(config: Any) -> Encoder | None:
     elif vision.model_type == "pixtral":
         largest = (vision.image_size // (vision.patch_size * merged)) ** 2
     gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision")
-    rotary = gated or config.model_type.startswith(("qwen", "llama4"))
+    rotary = gated or config.model_type.startswith(("qwen", "llama4", "kimi", "minimax_m3"))
     return Encoder(vision.hidden_size, vision.intermediate_size, gated, rotary, patches, largest)
 
 
@@ -179,27 +187,52 @@ def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
         "sliding_attention": getattr(text, "sliding_window", None),
         "chunked_attention": getattr(text, "attention_chunk_size", None),
     }
-    found: Counter[tuple[int, int, int | None]] = Counter()
+    indexer = _indexer_bytes(text)
+    found: Counter[tuple[int, int, int | None, int]] = Counter()
     by_layer = getattr(text, "per_layer_config", None)  # where layers differ in more than their kind: Gemma 4
     for number, kind in enumerate(_layer_types(text)):
         layer = by_layer[number] if by_layer else text
         if getattr(text, "kv_lora_rank", None):
-            found[1, text.kv_lora_rank + text.qk_rope_head_dim, None] += 1
-        elif kind in ("full_attention", "attention", *windows):
+            found[1, text.kv_lora_rank + text.qk_rope_head_dim, None, indexer] += 1
+        elif kind in ("full_attention", "attention", _MINIMAX_SPARSE, *windows):
             heads = getattr(layer, "num_key_value_heads", None) or text.num_attention_heads
             width = getattr(layer, "head_dim", None) or text.hidden_size // text.num_attention_heads
             window = windows.get(kind)
-            found[heads, 2 * width, None if window and window >= text.max_position_embeddings else window] += 1
+            window = None if window and window >= text.max_position_embeddings else window
+            found[heads, 2 * width, window, indexer] += 1
     return tuple(CacheLayers(number, *key) for key, number in found.items())
+
+
+def _indexer_bytes(text: Any) -> int:
+    """Return the bytes that the indexer of sparse attention keeps for a token, as a mean over all layers.
+
+    DeepSeek's keeps a key of 8 bits a number, and a scale of 32 bits for 128 of them (vLLM's
+    ``DeepseekV32IndexerCache``); in GLM-5.2 most layers take what the indexer of an earlier one has found. MiniMax-M3's
+    keeps a key of 16 bits a number (``MiniMaxM3IndexerCache``).
+    """
+    width = int(getattr(text, "index_head_dim", None) or 0)
+    if not width:
+        return 0
+    minimax = [kind == _MINIMAX_SPARSE for kind in getattr(text, "layer_types", None) or ()]
+    if any(minimax):
+        return -(-2 * width * minimax.count(True) // len(minimax))
+    kinds: list[str] = getattr(text, "indexer_types", None) or ["full"]
+    return -(-(width + width // 128 * 4) * kinds.count("full") // len(kinds))
 
 
 def _state_bytes(text: Any) -> int:
     """Return the bytes that layers without a KV cache keep for a sequence: a matrix for each of their heads.
 
-    It has the 16 bits of the model's own type, unless ``mamba_ssm_dtype`` says 32.
+    It has the 16 bits of the model's own type, unless ``mamba_ssm_dtype`` says 32, and Nemotron-H's has 32. LFM2's
+    short convolutions keep the last inputs, in 16 bits.
     """
-    layers = sum(kind in ("linear_attention", "mamba") for kind in _layer_types(text))
+    kinds = _layer_types(text)
+    if "conv" in kinds:
+        return int(kinds.count("conv") * text.hidden_size * (text.conv_L_cache - 1) * 2)
+    layers = sum(kind in ("linear_attention", "mamba") for kind in kinds)
     size = 4 if getattr(text, "mamba_ssm_dtype", None) == "float32" else 2
+    if getattr(text, "mamba_num_heads", None):
+        return int(layers * text.mamba_num_heads * text.mamba_head_dim * text.ssm_state_size * 4)
     if getattr(text, "mamba_n_heads", None):
         return int(layers * text.mamba_n_heads * text.mamba_d_head * text.mamba_d_state * size)
     keys, values = getattr(text, "linear_key_head_dim", 0), getattr(text, "linear_value_head_dim", 0)
@@ -208,10 +241,16 @@ def _state_bytes(text: Any) -> int:
 
 def _state_page(text: Any) -> int:
     """Return the bytes of such a layer as vLLM counts them for its blocks (``MambaStateShapeCalculator``, one GPU)."""
-    layers = sum(kind in ("linear_attention", "mamba") for kind in _layer_types(text))
+    kinds = _layer_types(text)
+    layers = sum(kind in ("conv", "linear_attention", "mamba") for kind in kinds)
     if not layers:
         return 0
-    if getattr(text, "mamba_n_heads", None):
+    if "conv" in kinds:
+        return _state_bytes(text) // layers
+    if getattr(text, "mamba_num_heads", None):
+        columns = text.mamba_num_heads * text.mamba_head_dim + 2 * text.n_groups * text.ssm_state_size
+        kernel = text.conv_kernel
+    elif getattr(text, "mamba_n_heads", None):
         inner = text.mamba_n_heads * text.mamba_d_head
         columns = inner + 2 * (getattr(text, "mamba_n_groups", 1) or 1) * text.mamba_d_state
         kernel = getattr(text, "mamba_d_conv", 4)

@@ -17,6 +17,9 @@ _ENCODES = ("modules.json", "config_sentence_transformers.json")
 """Files of models that make embeddings. vLLM 0.32 takes a model with the first for one that doesn't generate
 (``vllm.transformers_utils.config.get_pooling_config``)."""
 
+_OTHER_NAMES = {"KimiK25ForConditionalGeneration": "Kimi_K25ForConditionalGeneration"}
+"""transformers' names of classes that ``config.json`` calls otherwise."""
+
 
 def derived_config(model: str, *, trust_remote_code: bool = False) -> ModelConfig:
     """Return what can be known of a model without loading it. Imports transformers; asks the hub for one file.
@@ -114,7 +117,7 @@ def empty_model(config: Any) -> Any:
     plain = copy.deepcopy(config)
     plain.__dict__.pop("quantization_config", None)  # what the weights are in memory before they are quantized
     try:
-        model_class = getattr(transformers, name)
+        model_class = getattr(transformers, _OTHER_NAMES.get(name, name))
         with torch.device("meta"), quiet_transformers():
             return model_class._from_config(plain)
     except Exception as e:

@@ -158,7 +158,7 @@ def sequence_bytes(
         kept = tokens if kind.window is None else min(tokens, kind.window - 1 + batched_tokens)
         blocks = math.ceil(kept / block_size) + (kind.window is not None and kept < tokens)
         heads = max(1, math.ceil(kind.heads / tensor_parallel))
-        total += int(layers * blocks * block_size * heads * kind.width * element_bytes)
+        total += int(layers * blocks * block_size * (heads * kind.width * element_bytes + kind.fixed))
     return total + math.ceil(architecture.state_bytes / tensor_parallel)
 
 

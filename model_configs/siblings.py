@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from daft_vllm.model_configs.cards import Card
 from daft_vllm.model_configs.registry import ModelConfig
+from daft_vllm.model_configs.splitting import split_problem
 
 _FILE = Path(__file__).with_name("overlays") / "quantized.toml"
 Kind = Literal["fp8", "int8", "int4"]
 _CONFIGS: dict[str, dict[str, Any]] = {
-    "fp8": {"quant_method": "fp8"},
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     "int8": {
         "quant_method": "compressed-tensors",
         "config_groups": {
@@ -23,7 +25,13 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "int8-weights": {"quant_method": "gptq", "bits": 8, "group_size": 128},
     "int4": {"quant_method": "awq", "bits": 4, "group_size": 128},
 }
-"""What ``config.json`` says about quantization. ``"int8"`` multiplies in 8 bits, ``"int8-weights"`` in 16."""
+"""What ``config.json`` says about quantization. ``"int8"`` multiplies in 8 bits, ``"int8-weights"`` in 16. Of models in
+FP8 some have blocks and some have none; with blocks fewer numbers of GPUs can share them."""
+FP8 = (8, 9)
+"""The lowest compute capability with which vLLM multiplies 8-bit floating point matrices."""
+_INT8, _NO_INT8 = (7, 5), (10, 0)
+"""vLLM multiplies 8-bit integers from the first to below the second (vllm-project/vllm
+docs/features/quantization/llm_compressor/int8_w8a8.md: "INT8 is not supported on compute capability >= 10.0")."""
 
 
 @functools.cache
@@ -34,6 +42,17 @@ def _siblings() -> dict[str, dict[str, str]]:
 def quantized_siblings(config: ModelConfig) -> dict[str, str]:
     """Return the names on the hub of the same model with quantized weights, by kind: fp8, int8 or int4."""
     return {kind: name for kind, name in _siblings().get(config.name, {}).items() if kind != "source"}
+
+
+def usable_siblings(config: ModelConfig, card: Card, gpus: int) -> dict[str, str]:
+    """Return those of ``quantized_siblings`` that vLLM has kernels for on a card, and can split over ``gpus`` GPUs."""
+    capability = card.capability or ()
+    multiplies = {"fp8": capability >= FP8, "int8": _INT8 <= capability < _NO_INT8, "int4": True}
+    return {
+        kind: name
+        for kind, name in quantized_siblings(config).items()
+        if multiplies[kind] and split_problem(as_quantized(config, kind), gpus) is None
+    }
 
 
 def as_quantized(config: ModelConfig, kind: str) -> ModelConfig:

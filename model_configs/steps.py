@@ -12,8 +12,8 @@ from daft_vllm.model_configs.registry import ModelConfig
 
 _FP8 = (8, 9)
 """The lowest compute capability with which vLLM multiplies 8-bit floating point matrices."""
-_FP4 = (10, 0)
-"""The lowest one with which it multiplies 4-bit floating point matrices."""
+_FP4 = _NO_INT8 = (10, 0)
+"""The lowest one with which it multiplies 4-bit floating point matrices, and no longer 8-bit integers."""
 _MLA_HEAD = 160
 """Elements of a head while a prompt is read, where heads share one compressed entry: 192 of a key, 128 of a value."""
 
@@ -175,4 +175,6 @@ def _faster(quantization: Quantization | None, capability: tuple[int, ...], rate
     if quantization.only_experts and quantization.method == "mxfp4":
         return rates.compute_mxfp4
     needed = {"int8": (7, 5), "fp8": _FP8, "fp4": _FP4}.get(quantization.activations or "")
+    if quantization.activations == "int8" and capability >= _NO_INT8:
+        return rates.compute_expanded
     return rates.compute_8 if needed is not None and capability >= needed else rates.compute_expanded

@@ -100,6 +100,44 @@ def gemma4(base: str, folder: Path) -> str:
     return write_model_folder(folder, config, processor, tokenizer)
 
 
+def gemma4_unified(base: str, folder: Path) -> str:
+    """Write a Gemma 4 model without encoders, as the one of 12B: a matrix each for patches and for sounds."""
+    from transformers import (
+        Gemma4UnifiedAudioFeatureExtractor,
+        Gemma4UnifiedConfig,
+        Gemma4UnifiedImageProcessor,
+        Gemma4UnifiedProcessor,
+        Gemma4UnifiedVideoProcessor,
+    )
+
+    tokenizer = gemma_tokenizer(base, GEMMA_3N_TEMPLATE, **_SOUND_TOKENS)
+    config = Gemma4UnifiedConfig(
+        architectures=["Gemma4UnifiedForConditionalGeneration"],
+        text_config={
+            **TEXT,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "vocab_size": len(tokenizer),
+            "sliding_window": 512,
+            "global_head_dim": 64,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+        },
+        vision_config={"mm_embed_dim": 64, "mm_posemb_size": 256, "output_proj_dims": 64, "num_soft_tokens": 70},
+        audio_config={},
+        **_gemma_ids(tokenizer),
+    )
+    processor = Gemma4UnifiedProcessor(
+        Gemma4UnifiedAudioFeatureExtractor(),
+        Gemma4UnifiedImageProcessor(max_soft_tokens=70),
+        tokenizer,
+        Gemma4UnifiedVideoProcessor(),
+        image_seq_length=70,
+        chat_template=GEMMA_3N_TEMPLATE,
+    )
+    return write_model_folder(folder, config, processor, tokenizer)
+
+
 def _sharing_text(tokenizer: Any) -> dict[str, Any]:
     """Return a text config with embeddings for each layer, in which the last layers use the caches of earlier ones."""
     return {

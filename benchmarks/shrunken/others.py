@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.shrunken.folder import SMALL_VISION, TEXT, write_model_folder
-from benchmarks.shrunken.tokenizers import INTERNVL_TEMPLATE, LLAMA_4_TEMPLATE, internvl_tokenizer, llama_4_tokenizer
+from benchmarks.shrunken.tokenizers import (
+    INTERNVL_TEMPLATE,
+    LLAMA_4_TEMPLATE,
+    PADDLEOCR_TEMPLATE,
+    internvl_tokenizer,
+    llama_4_tokenizer,
+    paddleocr_tokenizer,
+)
 
 
 def internvl(base: str, folder: Path) -> str:
@@ -75,3 +82,31 @@ def llama4(base: str, folder: Path) -> str:
     return write_model_folder(
         folder, config, Llama4Processor(image, tokenizer, chat_template=LLAMA_4_TEMPLATE), tokenizer
     )
+
+
+def paddleocr_vl(base: str, folder: Path) -> str:
+    """Write a PaddleOCR-VL model: ERNIE 4.5 as its language model, and an encoder for images of any size."""
+    from transformers import PaddleOCRVLConfig, PaddleOCRVLProcessor
+    from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
+
+    tokenizer = paddleocr_tokenizer(base)
+    config = PaddleOCRVLConfig(
+        architectures=["PaddleOCRVLForConditionalGeneration"],
+        text_config={
+            **TEXT,
+            "vocab_size": len(tokenizer),
+            "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 5e5},
+            "tie_word_embeddings": False,
+        },
+        vision_config={**SMALL_VISION, "image_size": 56, "patch_size": 14},
+        image_token_id=tokenizer.image_token_id,
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"),
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|IMAGE_START|>"),
+        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|IMAGE_END|>"),
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_token_id,
+        dtype="float32",
+    )
+    image = PaddleOCRVLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 64})
+    processor = PaddleOCRVLProcessor(image, tokenizer, chat_template=PADDLEOCR_TEMPLATE)
+    return write_model_folder(folder, config, processor, tokenizer)

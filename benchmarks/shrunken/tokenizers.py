@@ -84,6 +84,26 @@ MISTRAL_TEMPLATE = (
 {%- endfor -%}
 """
 )
+KIMI_TEMPLATE = (
+    _CONTENT.replace("IMAGE", "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>")
+    + """{%- for m in messages -%}
+{{ '<|im_' + m.role + '|>' + m.role + '<|im_middle|>' + render(m.content) + '<|im_end|>' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ '<|im_assistant|>assistant<|im_middle|>' }}
+{{- '<think></think>' if thinking is defined and thinking is false else '<think>' }}
+{%- endif -%}
+"""
+)
+PADDLEOCR_TEMPLATE = (
+    _CONTENT.replace("IMAGE", "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>")
+    + """{{ bos_token }}
+{%- for m in messages -%}
+{{ ('Assistant' if m.role == 'assistant' else 'User') + ': ' + render(m.content) + '\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ 'Assistant: ' }}{%- endif -%}
+"""
+)
 SMOLVLM_TEMPLATE = (
     _CONTENT.replace("IMAGE", "<image>")
     + """{{ bos_token }}
@@ -198,4 +218,16 @@ def internvl_tokenizer(base: str) -> Any:
         end_image_token="</img>",
         context_image_token="<IMG_CONTEXT>",
         video_token="<video>",
+    )
+
+
+def paddleocr_tokenizer(base: str) -> Any:
+    """Return a tokenizer with PaddleOCR-VL's special tokens and chat template."""
+    return tokenizer_with(
+        base,
+        ["<|IMAGE_START|>", "<|IMAGE_END|>", "<|video_pad|>"],
+        bos="<|begin_of_sentence|>",
+        eos="</s>",
+        template=PADDLEOCR_TEMPLATE,
+        image_token="<|IMAGE_PLACEHOLDER|>",
     )

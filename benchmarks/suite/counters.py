@@ -14,6 +14,7 @@ class Counts:
     running_sum: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    output_tokens: int = 0
 
     @property
     def mean_running(self) -> float | None:
@@ -27,6 +28,7 @@ class Counts:
             self.running_sum - earlier.running_sum,
             self.prompt_tokens - earlier.prompt_tokens,
             self.cached_tokens - earlier.cached_tokens,
+            self.output_tokens - earlier.output_tokens,
         )
 
     def copy(self) -> Counts:
@@ -57,6 +59,7 @@ class EngineCounter:
         if iteration_stats is not None:
             self.counts.prompt_tokens += iteration_stats.prompt_token_stats.total
             self.counts.cached_tokens += iteration_stats.prompt_token_stats.cached_tokens
+            self.counts.output_tokens += iteration_stats.num_generation_tokens
 
     def log(self) -> None:
         """Print nothing."""

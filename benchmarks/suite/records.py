@@ -28,6 +28,9 @@ class Record:
         computed_tokens: prompt tokens that did not come from the cache.
         optimal_tokens: the fewest prompt tokens that have to be computed, in the best order of the rows.
         mean_running: running sequences, averaged over vLLM's steps.
+        output_tokens: tokens of all answers.
+        steps: steps of vLLM's scheduler.
+        failed_rows: rows without an answer, which the figures count as rows.
         peak_rss_mb: sum of the largest resident sets of the arm's processes, up to the end of this run.
         why_not: why there are no figures.
     """
@@ -44,6 +47,9 @@ class Record:
     computed_tokens: int | None = None
     optimal_tokens: int | None = None
     mean_running: float | None = None
+    output_tokens: int | None = None
+    steps: int | None = None
+    failed_rows: int = 0
     peak_rss_mb: float | None = None
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -200,6 +200,9 @@ class Runner:
             computed_tokens=prompt_tokens - cached_tokens if known else None,
             optimal_tokens=self._optimal(task),
             mean_running=event["mean_running"],
+            output_tokens=event.get("output_tokens"),
+            steps=event.get("steps"),
+            failed_rows=failed,
             peak_rss_mb=event["peak_rss_mb"],
         )
         self._add(record, engine_args)

@@ -102,7 +102,7 @@ def suite_names() -> list[str]:
 
 
 def _suites() -> dict[str, Callable[[], Suite]]:
-    return {"cpu": _cpu, "l4": _l4, "a100": _a100, "h100": _h100}
+    return {"cpu": _cpu, "l4": _l4, "a100": _a100, "h100": _h100, "h200": _h200}
 
 
 def _cpu() -> Suite:
@@ -181,3 +181,8 @@ def _a100() -> Suite:
 
 def _h100() -> Suite:
     return _gpu("h100", "Qwen/Qwen3-8B-FP8", scale=4, max_num_seqs=1024, max_num_batched_tokens=16384)
+
+
+def _h200() -> Suite:
+    # An H100 with more memory: the same settings, so that the two can be compared.
+    return replace(_h100(), name="h200")

@@ -115,15 +115,19 @@ class Worker:
         except Exception:
             traceback.print_exc()
 
-    def _run(self, task: Task, memory: MemoryWatch) -> None:
+    def _run(self, task: Task, memory: MemoryWatch) -> Measured | None:
+        """Run a task and report it. None: it failed, which is reported too."""
         job = make_job(task.workload, task.rows, task.seed, self._vocabulary)
         try:
-            self._report(task, self._arm.run(job), memory)
+            measured = self._arm.run(job)
+            self._report(task, measured, memory)
+            return measured
         except NotExpressible as e:
             self._say({"event": "failed", **asdict(task), "why_not": str(e)})
         except Exception as e:
             traceback.print_exc()
             self._say({"event": "failed", **asdict(task), "why_not": _reason(e)})
+        return None
 
     def _report(self, task: Task, measured: Measured, memory: MemoryWatch) -> None:
         if len(measured.texts) != task.rows:
@@ -160,11 +164,11 @@ def main() -> None:
         worker.run()
     except Exception:
         traceback.print_exc()
-        _leave(1)
-    _leave(0)
+        leave(1)
+    leave(0)
 
 
-def _leave(status: int) -> None:
+def leave(status: int) -> None:
     """Kill all child processes and exit: nothing after the last job is measured, and some peers never end."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -19,7 +19,7 @@ from daft_vllm.engine.patches.registry import apply_patch, prepare_patches
 from daft_vllm.engine.process.cause import died_of, start_error
 from daft_vllm.engine.process.early_core import CoreStart, core_start, start_core_early, take_early_core
 from daft_vllm.engine.process.early_main import gc_disabled, gc_frozen
-from daft_vllm.engine.process.ending import end_of_text, outcome_of
+from daft_vllm.engine.process.ending import outcome_of
 from daft_vllm.engine.process.media_loader import MediaLoader
 from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.media import MediaError
@@ -33,6 +33,7 @@ from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
 from daft_vllm.engine.setup.model_files.pickles import safetensors_args
 from daft_vllm.engine.text.detokenize import Detokenizer
+from daft_vllm.engine.text.params import end_of_text
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
 from daft_vllm.engine.text.tools import ToolReader
 from daft_vllm.errors import EngineStartError, ModelError

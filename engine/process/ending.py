@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from daft_vllm.engine.requests.outcome import ErrorValue, Outcome
 from daft_vllm.engine.scheduling.row import Row
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
-
-
-def end_of_text(model_config: Any) -> frozenset[int]:
-    """Return the tokens that end a text by the model's generation config. vLLM adds them to a row's stop tokens."""
-    tokens = (model_config.try_get_generation_config() or {}).get("eos_token_id")
-    return frozenset([tokens] if isinstance(tokens, int) else tokens or ())
 
 
 def outcome_of(output: RequestOutput, row: Row, end_of_text: Collection[int]) -> Outcome:

@@ -98,10 +98,10 @@ def ropes(rope: Any) -> list[Mapping[str, Any]]:
     return inner or [rope]
 
 
-def config_in(folder: str | Path) -> Mapping[str, Any] | None:
-    """Return the content of a folder's ``config.json``; None if there is none that can be read."""
+def config_in(folder: str | Path, name: str = "config.json") -> Mapping[str, Any] | None:
+    """Return the content of a folder's ``config.json``, or of another file; None if there is none that can be read."""
     try:
-        found = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        found = json.loads((Path(folder) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, Mapping) else None

@@ -79,6 +79,7 @@ def check_sampling_for(
         gpus=config.gpus,
         vocabulary=_vocabulary(Path(config.model).expanduser()),
         tokenizer=local_tokenizer(tokenizer_of) if needs_tokenizer and tokenizer_of is not None else None,
+        ends=_ends(Path(config.model).expanduser()),
     )
 
 
@@ -87,6 +88,15 @@ def _vocabulary(folder: Path) -> int | None:
     config = config_in(folder) or {}
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     return size if isinstance(size, int) else None
+
+
+def _ends(folder: Path) -> list[int]:
+    """Return the tokens that end a text by the files of a model's folder. The worker knows all of them."""
+    for name in ("generation_config.json", "config.json"):
+        ends = (config_in(folder, name) or {}).get("eos_token_id")
+        if ends is not None:
+            return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
+    return []
 
 
 def check_constraint(constraint: Constraint, model: str | None = None) -> None:

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +41,7 @@ def check_sampling(
     gpus: float = 0,
     vocabulary: int | None = None,
     tokenizer: Any = None,
+    ends: Collection[int] = (),
 ) -> None:
     """Raise ``OptionError`` for values that vLLM refuses, that would end its core, or that contradict each other.
 
@@ -53,13 +54,12 @@ def check_sampling(
         gpus: GPUs of the engine. vLLM's runner for GPUs takes fewer token ids than the one for CPUs.
         vocabulary: number of tokens that the model knows. None: token ids are not checked.
         tokenizer: the model's. None: ``bad_words`` are not checked.
+        ends: the tokens with which the model itself ends a text. vLLM counts them among ``stop_token_ids``.
     """
     if constrained:
         _check_with_format(options, choices)
     if gpus:
-        for name, most in gpu_limits().items():
-            if len(options.get(name) or ()) > most:
-                raise OptionError(f"{name} has {len(options[name])} tokens, and vLLM takes at most {most} on a GPU.")
+        _check_gpu_limits(options, ends)
     rules = _rules()
     if rules is None:
         return
@@ -90,6 +90,21 @@ def _check_with_format(options: Mapping[str, Any], choices: Sequence[str] | None
     for name, why in _NOT_WITH_A_FORMAT.items():
         if options.get(name):
             raise OptionError(f"{name} contradicts return_format: {why}.")
+
+
+def _check_gpu_limits(options: Mapping[str, Any], ends: Collection[int]) -> None:
+    for name, most in gpu_limits().items():
+        tokens: Collection[int] = options.get(name) or ()
+        if name == "stop_token_ids":
+            # The runner has a list of the tokens that end an answer only to forbid them before min_tokens.
+            tokens = {*tokens, *ends} if (options.get("min_tokens") or 0) > 0 else ()
+            if len(tokens) > most:
+                raise OptionError(
+                    f"stop_token_ids and the model's own ends of a text are {len(tokens)} tokens, and with min_tokens "
+                    f"vLLM takes at most {most} on a GPU: leave some of them out, or min_tokens."
+                )
+        elif len(tokens) > most:
+            raise OptionError(f"{name} has {len(tokens)} tokens, and vLLM takes at most {most} on a GPU.")
 
 
 def _check_bad_words(forbidden: Sequence[Sequence[int]], allowed: Sequence[int] | None, gpus: float) -> None:
@@ -168,6 +183,7 @@ def gpu_limits() -> dict[str, int]:
     """Return how many token ids vLLM's runner for GPUs takes in each option. With more, its core would die.
 
     They are read from the runner's text, ``vllm/v1/worker/gpu/sample/logit_bias.py``. Empty: this vLLM has none.
+    That of ``stop_token_ids`` includes the model's own ends, and holds for rows with ``min_tokens``.
     """
     constants: dict[str, Any] = {
         target.id: part.value.value

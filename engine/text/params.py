@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import vllm_arguments
@@ -39,6 +39,12 @@ def sampling_params(sampling: SamplingOptions, constraint: Constraint | None, *,
         # way for each row.
         skip_clone=True,
     )
+
+
+def end_of_text(model_config: Any) -> frozenset[int]:
+    """Return the tokens that end a text by the model's generation config. vLLM adds them to a row's stop tokens."""
+    tokens = (model_config.try_get_generation_config() or {}).get("eos_token_id")
+    return frozenset([tokens] if isinstance(tokens, int) else tokens or ())
 
 
 def row_seed(seed: int, prompt: bytes, media: bytes) -> int:

@@ -27,7 +27,7 @@ from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser
 from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.guard import TokenGuard
-from daft_vllm.engine.text.params import row_seed, sampling_params, with_seed
+from daft_vllm.engine.text.params import end_of_text, row_seed, sampling_params, with_seed
 from daft_vllm.engine.text.tokenize import Tokenizer
 from daft_vllm.engine.text.tools import ToolReader
 from daft_vllm.errors import ModelError, OptionError
@@ -66,6 +66,8 @@ class RequestRenderer:
             )
         self._tools = ToolReader(tokenizer, renderer.model_config, reasoning_parser(config))
         self._detokenizer = Detokenizer(tokenizer)
+        end = renderer.get_eos_token_id()
+        self._ends = end_of_text(renderer.model_config) | ({end} if end is not None else set())
         template = self._template()
         self.has_chat_template = template is not None
         # Some tokenizers have another template for chats with tools.
@@ -219,6 +221,7 @@ class RequestRenderer:
             gpus=self._config.gpus,
             vocabulary=self._renderer.model_config.get_vocab_size(),
             tokenizer=self._renderer.get_tokenizer(),
+            ends=self._ends,
         )
         return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.can_detokenize(sampling))
 

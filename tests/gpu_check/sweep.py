@@ -33,7 +33,7 @@ _QUANTIZATION: dict[str, dict[str, Any]] = {
 """The ``quantization_config`` of checkpoints, as their ``config.json`` has it."""
 _TOKENS = [
     *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>", "<|channel|>", "<|message|>"),
-    "[TOOL_CALLS]",
+    *("<mm:think>", "</mm:think>", "[TOOL_CALLS]"),
 ]
 """What vLLM's parsers of thinking and of tool calls look for in a tokenizer."""
 
@@ -115,12 +115,17 @@ def _configured(config: Any, card_name: str, folder: Path) -> dict[str, Any]:
 def _folder(config: Any, root: Path, tokenizer: Any) -> Path:
     from transformers import AutoConfig
 
+    from benchmarks.shrunken.kimi import write_kimi_media
+    from daft_vllm.model_configs.quantization import quantization_config
+
     folder = root / config.name
     made = AutoConfig.for_model(**copy.deepcopy(dict(config.config)))
-    if config.quantization:
+    if config.quantization and quantization_config(config.config) is None:
         made.quantization_config = _QUANTIZATION.get(config.quantization, {"quant_method": config.quantization})
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if made.model_type == "kimi_k25":
+        write_kimi_media(folder)
     return folder
 
 

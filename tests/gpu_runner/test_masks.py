@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from pathlib import Path
+from collections.abc import Iterator
 
 import daft
 import pytest
@@ -17,12 +17,19 @@ from tests.gpu_runner import MARKS
 pytestmark = MARKS
 
 
-@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
-def test_masks_are_as_wide_as_the_logits(tiny: str, tmp_path: Path, backend: str) -> None:
-    folder = tmp_path / "fewer"
+@pytest.fixture(scope="module")
+def fewer(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A model that has 64 logits fewer than its tokenizer has tokens."""
+    folder = tmp_path_factory.mktemp("models") / "fewer"
     shutil.copytree(tiny, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": config["vocab_size"] - 64}))
+    yield str(folder)
+    close_engines()
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
+def test_masks_are_as_wide_as_the_logits(fewer: str, backend: str) -> None:
     schema = {"type": "object", "properties": {"word": {"type": "string", "pattern": "^[ab]{1,3}$"}}}
     schema |= {"required": ["word"], "additionalProperties": False}
     args = {"load_format": "dummy", "max_model_len": 256, "max_num_seqs": 4, "kv_cache_memory_bytes": 64 << 20}
@@ -31,7 +38,7 @@ def test_masks_are_as_wide_as_the_logits(tiny: str, tmp_path: Path, backend: str
         col("q"),
         schema,
         backend=backend,
-        model=str(folder),
+        model=fewer,
         engine_args=args,
         gpus=0,
         use_process=False,
@@ -39,7 +46,6 @@ def test_masks_are_as_wide_as_the_logits(tiny: str, tmp_path: Path, backend: str
         max_tokens=32,
     )
     rows = df.select("id", answer.alias("a")).to_pylist()
-    close_engines()
     assert [row["id"] for row in rows] == [0, 1, 2]
     assert all(row["a"]["error"] is None for row in rows), rows
     assert all(re.fullmatch(r'\{\s*"word":\s*"[ab]{1,3}"\s*\}', row["a"]["text"]) for row in rows), rows

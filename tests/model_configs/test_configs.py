@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +49,9 @@ def test_every_file_is_complete() -> None:
         assert set(architecture.takes) == set(config.modalities) - {"text"}
         assert bool(architecture.experts) == (config.active_parameters is not None)
         text = config.config.get("text_config", config.config)
-        stateful = [kind for kind in architecture_layers(config) if kind in ("linear_attention", "mamba")]
-        without = text.get("num_kv_shared_layers", 0) + len(stateful)
+        kinds = architecture_layers(config)
+        stateful = [kind for kind in kinds if kind in ("linear_attention", "mamba", "conv")]
+        without = text.get("num_kv_shared_layers", 0) + len(stateful) + kinds.count("moe") + kinds.count("mlp")
         assert sum(kind.layers for kind in architecture.cache) == architecture.layers - without
         assert bool(architecture.state_bytes) == bool(stateful)
 
@@ -77,6 +80,30 @@ def test_vllm_knows_what_is_named() -> None:
         assert (prompting.thinking == "never") == (prompting.reasoning_parser is None)
         # vLLM runs SmolLM3 by way of transformers.
         assert config.config["architectures"][0] in served or config.config["model_type"] == "smollm3"
+
+
+def with_experts_apart() -> dict[str, ModelConfig]:
+    """Return the models with ``enable_expert_parallel`` in a setting of theirs."""
+    found = {}
+    for name, config in known_models().items():
+        said = [config.engine_args, *(overlay.engine_args for overlay in config.cards.values())]
+        if any("enable_expert_parallel" in args for args in said):
+            found[name] = config
+    return found
+
+
+@pytest.mark.parametrize("name", with_experts_apart())
+def test_vllm_takes_whole_experts_on_one_gpu_too(name: str, tmp_path: Path) -> None:
+    """A card's settings hold for each number of GPUs; vLLM refuses this one for models without experts."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    config = known_models()[name]
+    assert config.active_parameters is not None
+    (tmp_path / "config.json").write_text(json.dumps(dict(config.config)), encoding="utf-8")
+    args = AsyncEngineArgs(
+        model=str(tmp_path), max_model_len=1024, skip_tokenizer_init=True, enable_expert_parallel=True
+    )
+    assert args.create_engine_config().parallel_config.enable_expert_parallel
 
 
 def test_a_token_of_the_cache() -> None:

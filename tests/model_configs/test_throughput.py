@@ -68,7 +68,7 @@ def test_what_makes_rows_cheaper() -> None:
     base = rows("qwen3-8b", "H100")
     assert rows("qwen3-8b", "H100", {**CHAT, "cached_tokens": 480}) > 1.3 * base
     assert rows("qwen3-8b", "H100", {**CHAT, "output_tokens": 8}) > 1.7 * base
-    assert rows("qwen3-8b", "H100", quantization="fp8") > 1.2 * base
+    assert rows("qwen3-8b", "H100", quantization="fp8_per_tensor") > 1.2 * base
     assert rows("qwen3-8b", "H100", gpus=4) > 1.5 * base
     assert rows("qwen3-8b", "H100", max_num_seqs=16) < 0.7 * base
     assert rows("qwen3-30b-a3b-2507", "H100") > 1.3 * rows("qwen3-32b", "H100")
@@ -81,8 +81,8 @@ def test_a_cache_in_8_bits_pays_where_the_cache_is_full() -> None:
 
 def test_weights_in_8_bits_are_multiplied_as_such_only_by_cards_that_can() -> None:
     prompts = {"prompt_tokens": 2000, "output_tokens": 1}
-    assert rows("qwen3-8b", "L4", prompts, quantization="fp8") > 1.4 * rows("qwen3-8b", "L4", prompts)
-    assert rows("qwen3-8b", "A100-80", prompts, quantization="fp8") < rows("qwen3-8b", "A100-80", prompts)
+    assert rows("qwen3-8b", "L4", prompts, quantization="fp8_per_tensor") > 1.4 * rows("qwen3-8b", "L4", prompts)
+    assert rows("qwen3-8b", "A100-80", prompts, quantization="fp8_per_tensor") < rows("qwen3-8b", "A100-80", prompts)
 
 
 def test_a_card_without_nvlink_gains_less_from_others() -> None:

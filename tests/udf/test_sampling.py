@@ -167,6 +167,19 @@ def test_more_tokens_than_a_gpu_takes_are_refused_there(smollm2: str) -> None:
         check_sampling(words, tokenizer=tokenizer, gpus=1)
 
 
+def test_stop_tokens_are_limited_on_a_gpu_with_min_tokens_only(smollm2: str) -> None:
+    """vLLM's runner for GPUs needs a list of the tokens that end an answer only to forbid them at its beginning."""
+    check_sampling({"stop_token_ids": list(range(5000))}, gpus=1)
+    check_sampling({"stop_token_ids": list(range(5000)), "min_tokens": 1})
+    check_sampling({"stop_token_ids": list(range(126)), "min_tokens": 1}, gpus=1, ends=[125, 500, 501])
+    prompt(col("q"), model=smollm2, gpus=1, stop_token_ids=list(range(100, 227)), min_tokens=1)
+    with pytest.raises(OptionError, match="are 129 tokens"):  # the model ends a text with one more
+        prompt(col("q"), model=smollm2, gpus=1, stop_token_ids=list(range(100, 228)), min_tokens=1)
+    for number, ends in ((129, []), (128, [200]), (127, [500, 501])):
+        with pytest.raises(OptionError, match="with min_tokens vLLM takes at most 128"):
+            check_sampling({"stop_token_ids": list(range(number)), "min_tokens": 1}, gpus=1, ends=ends)
+
+
 def test_without_vllm_its_rules_are_left_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling_rules, "_rules", lambda: None)
     check_sampling({"temperature": 3.0})

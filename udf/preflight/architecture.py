@@ -21,11 +21,14 @@ from daft_vllm.udf.preflight.report import Check
 _WRITES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """vLLM's lists of architectures that write text. Its others make embeddings or classes, or only help to write."""
 _ANY_TEXT = re.compile(r"ForCausalLM$|ForConditionalGeneration$")
-_QUANTIZES_ITSELF = ("fp8", "online", "experts_int8", "mxfp8", "mxfp4", "inc", "torchao", "humming")
+_QUANTIZES_ITSELF = ("online", "experts_int8", "mxfp8", "mxfp4", "inc", "torchao", "humming")
 """Quantizations that vLLM applies to weights with 16 bits, besides those with a name such as fp8_per_block. For the
 others the weights have to be quantized in their files (``QuantizationConfig.get_config_filenames``)."""
 BFLOAT16 = (8, 0)
 """GPUs with at least this compute capability have bfloat16."""
+_NO_INT8 = (10, 0)
+"""GPUs since this compute capability have no kernel for products of 8-bit integers (vllm-project/vllm,
+docs/features/quantization/llm_compressor/int8_w8a8.md)."""
 _OLD_ROPES = {"su", "mrope"}
 """Kinds of RoPE to which vLLM gives other names (``patch_rope_parameters``)."""
 _ALIKE = 0.3
@@ -126,7 +129,7 @@ def _check_quantization(model: Model) -> str:
     if asked and not published and not (str(asked) in _QUANTIZES_ITSELF or "_per_" in str(asked)):
         raise ModelError(
             f"quantization={asked!r} is for weights that are quantized in their files. Those of {config.hub_name} "
-            'are not: leave it out, or let vLLM quantize them: engine_args={"quantization": "fp8"}.'
+            'are not: leave it out, or let vLLM quantize them: engine_args={"quantization": "fp8_per_tensor"}.'
         )
     if asked and published and _family(str(asked)) != _family(published):
         raise ModelError(
@@ -248,6 +251,11 @@ def check_card_type(model: Model, name: str, capability: tuple[int, ...] | None)
             f"a {name} has compute capability {'.'.join(map(str, capability))}, and vLLM's kernels for "
             f"{quantization.method} weights need {least[0]}.{least[1]}: use another card, or a model that is quantized "
             "otherwise."
+        )
+    if quantization is not None and quantization.activations == "int8" and capability >= _NO_INT8:
+        raise ModelError(
+            f"a {name} has compute capability {'.'.join(map(str, capability))}, and vLLM multiplies 8-bit integers up "
+            f"to {_NO_INT8[0] - 1}.x only: use a model with FP8 weights, or another card."
         )
     if capability >= BFLOAT16:
         return

@@ -114,7 +114,7 @@ def suggest_model(name: str) -> str:
             return ""
         return (
             f" daft-vllm describes {whole.name}, the same model without {quantized[1].upper()}. vLLM can quantize it "
-            f'as it loads it: model={whole.name!r}, engine_args={{"quantization": "fp8"}}.'
+            f'as it loads it: model={whole.name!r}, engine_args={{"quantization": "fp8_per_tensor"}}.'
         )
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
     return f" Did you mean {names[near[0]]!r}?" if near and near[0] != name.lower() else ""

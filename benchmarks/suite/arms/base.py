@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from benchmarks.suite.counters import Counts
 from benchmarks.suite.job import Job
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Measured(NamedTuple):
         cached_tokens: those of them that came from the prefix cache. None: the arm doesn't report it.
         mean_running: running sequences, averaged over the scheduler's steps. None: the arm doesn't report it.
         load_seconds: time of loading, if this run had to load. None: the engine was loaded already.
+        output_tokens: tokens of all answers. None: the arm doesn't report it.
+        steps: steps of vLLM's scheduler. None: the arm doesn't report them.
+        optimal_tokens: the fewest prompt tokens that these rows have to compute. None: the arm doesn't count them.
     """
 
     seconds: float
@@ -52,6 +56,22 @@ class Measured(NamedTuple):
     cached_tokens: int | None = None
     mean_running: float | None = None
     load_seconds: float | None = None
+    output_tokens: int | None = None
+    steps: int | None = None
+    optimal_tokens: int | None = None
+
+    @classmethod
+    def counted(cls, seconds: float, texts: list[str | None], counts: Counts) -> Measured:
+        """Return a run whose tokens and steps an ``EngineCounter`` has counted."""
+        return cls(
+            seconds,
+            texts,
+            counts.prompt_tokens,
+            counts.cached_tokens,
+            counts.mean_running,
+            output_tokens=counts.output_tokens,
+            steps=counts.steps,
+        )
 
 
 class Arm(Protocol):

@@ -68,7 +68,7 @@ class DaftProvider:
         if self._counter is None:
             return Measured(seconds, texts)
         counts = self._counter.counts.since(before)
-        return Measured(seconds, texts, counts.prompt_tokens, counts.cached_tokens, counts.mean_running)
+        return Measured.counted(seconds, texts, counts)
 
     def close(self) -> None:
         """Do nothing: the engine ends with the process."""

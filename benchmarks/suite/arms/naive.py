@@ -68,7 +68,7 @@ class Naive:
         texts = in_row_order(result["id"], result["text"], job.rows)
         seconds = time.monotonic() - started
         counts = self._counter.counts.since(before)
-        return Measured(seconds, texts, counts.prompt_tokens, counts.cached_tokens, counts.mean_running)
+        return Measured.counted(seconds, texts, counts)
 
     def close(self) -> None:
         """Drop the engine."""

@@ -51,7 +51,7 @@ class Oracle:
         texts = in_row_order(order, [output.outputs[0].text for output in outputs], job.rows)
         seconds = time.monotonic() - started
         counts = self._counter.counts.since(before)
-        return Measured(seconds, texts, counts.prompt_tokens, counts.cached_tokens, counts.mean_running)
+        return Measured.counted(seconds, texts, counts)
 
     def close(self) -> None:
         """Drop the engine; vLLM ends its core."""

@@ -102,14 +102,14 @@ class Ours:
                 answers = self._query.run(job, folder)
             finally:
                 watch.stop()
-            mean_running = _read_mean_running(folder)
+            counters = _read_counters(folder)
         if watch.opened is None or watch.done is None:
             raise RuntimeError("no progress file counted every row: loading and answering can't be timed apart")
         return Measured(
             watch.done - watch.opened,
             *answers,
-            mean_running=mean_running,
             load_seconds=watch.opened - started,
+            **counters,
         )
 
     def close(self) -> None:
@@ -156,8 +156,8 @@ class OursStream:
             started = time.monotonic()
             answers = self._query.run(job, folder, shared_fields_first=shared_fields_first)
             seconds = time.monotonic() - started
-            mean_running = _read_mean_running(folder)
-        return Measured(seconds, *answers, mean_running=mean_running)
+            counters = _read_counters(folder)
+        return Measured(seconds, *answers, **counters)
 
 
 class _FolderWatch:
@@ -195,7 +195,14 @@ class _FolderWatch:
                 self.done = changed
 
 
-def _read_mean_running(folder: str) -> float | None:
-    """Return the mean number of running sequences that the query's worker counted, up to its last batch."""
+def _read_counters(folder: str) -> dict[str, Any]:
+    """Return what the query's worker counted up to its last batch, by the names of ``Measured``."""
     counters = read_progress(folder)
-    return counters["mean_running"] if counters["steps"] else None
+    if not counters["steps"]:
+        return {}
+    return {
+        "mean_running": counters["mean_running"],
+        "output_tokens": int(counters["completion_tokens"]),
+        "steps": int(counters["steps"]),
+        "optimal_tokens": int(counters["optimal_tokens"]),
+    }

@@ -78,7 +78,8 @@ class RayData:
         texts = in_row_order([row["id"] for row in found], [row["text"] for row in found], job.rows)
         first = min(row["arrival_time"] for row in found)
         prompt_tokens = sum(row["prompt_tokens"] for row in found)
-        return Measured(over - first, texts, prompt_tokens, load_seconds=first - started)
+        output_tokens = sum(row["output_tokens"] for row in found)
+        return Measured(over - first, texts, prompt_tokens, load_seconds=first - started, output_tokens=output_tokens)
 
     def close(self) -> None:
         """Stop Ray."""
@@ -105,5 +106,6 @@ def _postprocess(row: dict[str, Any]) -> dict[str, Any]:
         "id": row["id"],
         "text": row["generated_text"],
         "prompt_tokens": row["num_input_tokens"],
+        "output_tokens": row["num_generated_tokens"],
         "arrival_time": row["metrics"]["arrival_time"],
     }

@@ -41,7 +41,7 @@ def test_weights_that_are_too_large() -> None:
     with pytest.raises(ModelError, match=r"take 51.0 GiB of each of 1 GPUs, which give 20.2: use more GPUs"):
         check_gpus(EngineConfig("m", gpus=1), 51 * GIB, [l4()])
     check_gpus(EngineConfig("m", gpus=4), 51 * GIB, [l4(gpu=str(i)) for i in range(4)])
-    check_gpus(EngineConfig("m", {"quantization": "fp8"}, gpus=1), 30 * GIB, [l4()])
+    check_gpus(EngineConfig("m", {"quantization": "fp8_per_tensor"}, gpus=1), 30 * GIB, [l4()])
 
 
 def test_an_estimate_only_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

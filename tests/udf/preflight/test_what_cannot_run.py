@@ -17,10 +17,13 @@ from daft_vllm.engine.setup.environment import start_args
 from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.errors import ModelError, OptionError
 from daft_vllm.model_configs import check_known_model, config_of, known_models, resolve_model
+from daft_vllm.model_configs.siblings import as_quantized
 from daft_vllm.udf.check import CheckReport
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.preflight.architecture import check_card_type
 from daft_vllm.udf.preflight.files import suggest_model
+from daft_vllm.udf.preflight.model import Model
 from tests.helpers import replace_file
 
 DUMMY = {"load_format": "dummy"}
@@ -219,9 +222,10 @@ def test_quantizations_that_vllm_refuses(model: Path) -> None:
     for args, said in (
         ({"quantization": "awq"}, "is for weights that are quantized in their files"),
         ({"quantization": "fp9"}, "vLLM has no quantization 'fp9'. Did you mean 'fp8'"),
+        ({"quantization": "fp8"}, 'let vLLM quantize them: engine_args={"quantization": "fp8_per_tensor"}'),
     ):
         assert said in failed(check(model="qwen3-8b", gpu="L4", engine_args=args), "architecture")
-    for name in ("fp8", "fp8_per_block"):
+    for name in ("fp8_per_tensor", "fp8_per_block"):
         assert check(model="qwen3-8b", gpu="L4", engine_args={"quantization": name})["architecture"].status == "ok"
     changed(model / "config.json", quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
     asked = {"quantization": "fp8", **DUMMY}
@@ -231,6 +235,15 @@ def test_quantizations_that_vllm_refuses(model: Path) -> None:
     assert "no quantization 'bitsandbytes'" in failed(
         check(model=str(model), gpus=0, engine_args=DUMMY), "architecture"
     )
+
+
+def test_8_bit_integers_on_a_card_without_kernels_for_them() -> None:
+    config = as_quantized(known_models()["qwen3-8b"], "int8")
+    model = Model("qwen3-8b")
+    model.config = config
+    check_card_type(model, "NVIDIA H100", (9, 0))
+    with pytest.raises(ModelError, match=r"multiplies 8-bit integers up to 9.x only: use a model with FP8 weights"):
+        check_card_type(model, "NVIDIA B200", (10, 0))
 
 
 def test_bfloat16_on_a_card_that_has_none() -> None:

@@ -1,0 +1,1 @@
+"""What a run shows: the page, the report in Markdown, and the figures of both."""
