@@ -22,6 +22,7 @@ class EngineStats:
         unsent: those of them that vLLM never got: null prompts, and rows that were refused.
         failed: rows that ended with an error, except null prompts.
         abandoned: rows that got no outcome, because their caller was interrupted or the engine died.
+        stored: rows whose answer was in the query's store; they were not sent.
         retried: rows that were sent again after an answer that was cut off or invalid; not counted in ``rows`` again.
         duplicates: rows that got the answer of an equal row, without being computed.
         prompt_tokens: prompt tokens of the rows that vLLM computed, without duplicates.
@@ -50,6 +51,7 @@ class EngineStats:
     unsent: int = 0
     failed: int = 0
     abandoned: int = 0
+    stored: int = 0
     retried: int = 0
     duplicates: int = 0
     prompt_tokens: int = 0

@@ -36,6 +36,7 @@ class Summary:
         cached_tokens: those of them that came from the prefix cache.
         completion_tokens: tokens generated.
         optimal_tokens: the fewest prompt tokens that had to be computed, in the best order of the rows.
+        stored: rows whose answer was in the store already.
         retried: rows that were asked again; a row counts once for each time.
         duplicates: rows that got the answer of an equal row.
         mean_running: mean number of sequences that vLLM ran at once, per engine.
@@ -53,6 +54,7 @@ class Summary:
     cached_tokens: int
     completion_tokens: int
     optimal_tokens: int
+    stored: int
     retried: int
     duplicates: int
     mean_running: float
@@ -200,6 +202,7 @@ def run_job(
         cached_tokens=int(counters["cached_tokens"]),
         completion_tokens=int(counters["completion_tokens"]),
         optimal_tokens=int(counters["optimal_tokens"]),
+        stored=int(counters["stored"]),
         retried=int(counters["retried"]),
         duplicates=int(counters["duplicates"]),
         mean_running=counters["mean_running"],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ import daft
 import psutil
 import pytest
 from daft import col
+from typer.testing import CliRunner
 
 from daft_vllm import prompt
+from daft_vllm.cli import app
 from daft_vllm.engine import OfflineEngine
 from daft_vllm.engine.store.segments import frames_of, segments_of
 from daft_vllm.errors import OptionError, StoreError
@@ -123,7 +127,10 @@ SCRIPT = """
 import sys
 import daft
 from daft import col
+from typer.testing import CliRunner
+
 from daft_vllm import prompt
+from daft_vllm.cli import app
 if __name__ == "__main__":
     df = daft.from_pydict({"id": list(range(200)), "q": [f"Write about {i}." for i in range(200)]})
     answer = prompt(
@@ -161,3 +168,19 @@ def test_a_job_that_was_killed_goes_on(smollm2: str, tmp_path: Path, process: st
     found = daft.read_parquet(str(tmp_path / "out")).sort("id").to_pydict()
     assert found["id"] == list(range(200))
     assert all(row["error"] is None and row["value"] for row in found["a"])
+
+
+def test_the_command_goes_on_and_counts_what_was_stored(engine: object, smollm2: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text\n" + "".join(f"number {i}\n" for i in range(12)))
+    printed = []
+    for output in ("a.jsonl", "b.jsonl"):
+        arguments = ["run", "--input", str(tmp_path / "t.csv"), "--prompt", "Say {text}", "--max-tokens", "4"]
+        arguments += ["--output", str(tmp_path / output), "--store", str(tmp_path / "s"), "--model", smollm2]
+        arguments += ["--gpus", "0", "--engine-args", json.dumps(ENGINE_ARGS)]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        printed.append(done.output)
+    assert "in the store" not in printed[0]
+    assert re.search(r"rows whose answer was in the store\W+12", printed[1])
+    first, second = (sorted((tmp_path / name).read_text().splitlines()) for name in ("a.jsonl", "b.jsonl"))
+    assert first == second

@@ -374,6 +374,7 @@ class PromptActor:
         stats.rows += unsent
         stats.done += unsent
         stats.unsent += unsent
+        stats.stored = self._found
         stats.retried = self._retried
         stats.rows -= self._retried
         stats.done = max(0, stats.done - self._retried)

@@ -53,6 +53,7 @@ def summary_table(
         table.add_row("of them from the prefix cache", f"{share(summary.cached_tokens, summary.prompt_tokens):.0%}")
     table.add_row("prompt tokens computed", f"{summary.computed_tokens}; at best {summary.optimal_tokens}")
     table.add_row("completion tokens", f"{summary.completion_tokens}")
+    count("rows whose answer was in the store", summary.stored)
     count("rows asked again", summary.retried)
     count("rows with the answer of an equal row", summary.duplicates)
     table.add_row("sequences at once, on average", f"{summary.mean_running:.1f}")
