@@ -146,6 +146,8 @@ def _divided(text: Any, experts: int, expert_size: int) -> dict[str, int]:
 
 def media_of_config(config: Any) -> tuple[str, ...]:
     """Return what a model with this Hugging Face config takes besides text."""
+    if config.model_type == "kimi_k25":  # its images are vLLM's "vision_chunk"s, which requests can't have yet
+        return ()
     parts = (("image", "vision_config"), ("audio", "audio_config"))
     return tuple(kind for kind, part in parts if getattr(config, part, None))
 

@@ -30,6 +30,7 @@ TEXT = [
     "granite-3.3-8b",
     "granite-4.0-micro",  # granite-4.0-h-small has Mamba-2 layers, with which vLLM 0.32 fails on CPUs (IndexError)
     "hunyuan-7b",
+    "kimi-k2.5",
     "lfm2.5-1.2b",
     "lfm2.5-8b-a1b",
     "minimax-m2",
@@ -67,7 +68,6 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
 
 NOT_ON_CPUS = {
     "deepseek-v3.2": "Sparse Attention is not supported on CPU",
-    "kimi-k2.5": "'_lib_fn_wrapper' object has no attribute 'get'",  # its search for kernels stumbles over numba
     "glm-5.2-fp8": "Sparse Attention is not supported on CPU",
     "nemotron-3-nano-30b-a3b": "is_act_and_mul=False is supported only for CUDA, XPU and ROCm",
 }
@@ -126,7 +126,9 @@ def shrunk(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
     layers = 6 if "gemma" in small["model_type"] else 4
     small |= {"num_hidden_layers": layers, "hidden_size": 128, "intermediate_size": 256, "vocab_size": vocabulary}
     grouped = small["num_attention_heads"] // small["num_key_value_heads"]
-    small |= {"num_attention_heads": 4, "num_key_value_heads": max(1, 4 // grouped), "head_dim": 32}
+    small |= {"num_attention_heads": 4, "num_key_value_heads": max(1, 4 // grouped)}
+    if "kv_lora_rank" not in small:  # in GLM-4.7-Flash it is the rotated part alone
+        small["head_dim"] = 32
     small |= {name: size for name, size in SMALL.items() if small.get(name) is not None}
     if "layer_types" in small:  # of each kind at least one
         kinds = small["layer_types"]
@@ -156,7 +158,7 @@ def answered(config: ModelConfig, folder: str, messages: Any, df: daft.DataFrame
     rows = df.select("id", asked.alias("asked"), free.alias("free")).to_pylist()
     assert [row["id"] for row in rows] == df.to_pydict()["id"]
     for row in rows:
-        assert row["asked"]["value"] in ("yes", "no"), row
+        assert row["asked"]["value"] in ("yes", "no"), row["asked"]["error"] or row
         assert row["free"]["completion_tokens"] == 8, row
     return rows
 
@@ -164,6 +166,9 @@ def answered(config: ModelConfig, folder: str, messages: Any, df: daft.DataFrame
 def text_folder(name: str, base: str, folder: Path) -> str:
     """Write the shrunken model and return its folder."""
     from transformers import AutoConfig
+
+    if name == "kimi-k2.5":
+        return shrunken.kimi_k25(base, folder)
 
     tokenizer = shrunken.qwen_tokenizer(base)
     AutoConfig.for_model(**shrunk(known_models()[name], len(tokenizer))).save_pretrained(folder)
@@ -175,6 +180,8 @@ def text_folder(name: str, base: str, folder: Path) -> str:
 def test_text(name: str, smollm2: str, tmp_path: Path) -> None:
     folder = text_folder(name, smollm2, tmp_path)
     df = daft.from_pydict({"id": [0, 1, 2], "q": ["Is it?", "word " * 300, "What about the other?"]})
+    if name == "kimi-k2.5":  # as a process's first engine it fails: vLLM's search for kernels stumbles over numba
+        answered(known_models()["qwen3-8b"], text_folder("qwen3-8b", smollm2, tmp_path / "qwen"), col("q"), df)
     rows = answered(known_models()[name], folder, col("q"), df)
     assert rows[1]["free"]["prompt_tokens"] > 300
 
@@ -191,7 +198,7 @@ def test_images(name: str, smollm2: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NOT_ON_CPUS)
 def test_what_vllm_does_not_run_on_cpus(name: str, smollm2: str, tmp_path: Path) -> None:
-    folder = shrunken.kimi_k25(smollm2, tmp_path) if name == "kimi-k2.5" else text_folder(name, smollm2, tmp_path)
+    folder = text_folder(name, smollm2, tmp_path)
     with pytest.raises(Exception, match=NOT_ON_CPUS[name]):  # else it can be run, above
         answered(known_models()[name], folder, col("q"), daft.from_pydict({"id": [0], "q": ["Is it?"]}))
 
