@@ -182,7 +182,7 @@ def block_tokens(architecture: Architecture, *, tensor_parallel: int = 1, elemen
     """Return the tokens of a KV block on GPUs. A prefix that is shorter than a block is not cached.
 
     Where some layers keep a state instead, vLLM makes the blocks of attention as large as a state
-    (``vllm.platforms.interface.Platform``, ``attn_block_size``).
+    (``vllm.platforms.interface.Platform``, ``attn_block_size``). On Blackwell they may be up to 128 tokens larger.
 
     Args:
         architecture: the model's architecture.
