@@ -22,7 +22,7 @@ from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
 from daft_vllm.udf.planning.plan import spec_of
-from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
+from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_reproducible, check_split
 from daft_vllm.udf.preflight.chat_template import check_chat_template
 from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
 from daft_vllm.udf.preflight.machine import (
@@ -181,10 +181,12 @@ def check(
         ("batches", lambda: _batches(df, parts, engines, given("batch_size")), no_table),
         (
             "changes of vLLM",
-            lambda: check_patches(gpus, given("adapters")),
+            lambda: check_patches(gpus, given("adapters"), reproducible=given("reproducible")),
             no_vllm,
         ),
     ]
+    if given("reproducible"):
+        later.insert(-1, ("reproducible", lambda: _reproducible(found, gpus, card), unknown))
     for name, at, lacking in later:
         if lacking:
             checks.append(Check(name, "skipped", lacking))
@@ -205,6 +207,11 @@ def _memory(model: Model, card: Card | None, gpus: float) -> str | Check:
         check_split(model, gpus)
         check_card_type(model, card)
     return check_memory(model, card, gpus)
+
+
+def _reproducible(model: Model, gpus: float, card: Card | None) -> str:
+    check_reproducible(model, gpus, card)
+    return "vLLM's batch-invariant mode" if gpus else "float32, in blocks of rows of fixed sizes"
 
 
 def _prompt(parts: list[Part], df: daft.DataFrame) -> str:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.setup.devices.driver import GpuState, check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.reproducible import check_capability
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, card_named
 from daft_vllm.model_configs.memory import utilization_of, weights_of
 from daft_vllm.model_configs.resolution import Setting, card_settings
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
-from daft_vllm.udf.preflight.architecture import check_split
+from daft_vllm.udf.preflight.architecture import check_reproducible, check_split
 from daft_vllm.udf.preflight.files import check_disk
 from daft_vllm.udf.preflight.memory import check_machine_memory, check_memory
 from daft_vllm.udf.preflight.model import Model, check_packages
@@ -33,19 +34,23 @@ def check_fits(config: EngineConfig) -> None:
 
     Raises:
         MissingPackageError: the model needs a Python package that isn't installed.
-        ModelError: vLLM can't split it over this number of GPUs, its weights don't fit into the memory, or its files
-            onto the disk.
-        DeviceError: something else uses a GPU's memory.
+        ModelError: vLLM can't split it over this number of GPUs, its answers can't be reproducible, its weights don't
+            fit into the memory, or its files onto the disk.
+        DeviceError: something else uses a GPU's memory, or a card is too old for reproducible answers.
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
     check_packages(model)
     _check_heads(model, config)
+    if config.reproducible:
+        check_reproducible(model, config.gpus)
+    states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
+    for state in states if config.reproducible else []:
+        check_capability(state.name, state.capability)
     if not model.reads_weights:
         return
     if config_of(model.name) is not None:  # for other models the hub would have to be asked for the size
         check_disk(model)
     weights = _weights(model, config)
-    states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     if states:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])

@@ -1,0 +1,69 @@
+"""Which models ``reproducible=True`` can be had with: by what vLLM 0.32's code does in its batch-invariant mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from daft_vllm.model_configs.quantization import quantization_of
+from daft_vllm.model_configs.registry import ModelConfig
+from daft_vllm.model_configs.splitting import tensor_parallel_size
+
+_QUANTIZATIONS = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "awq", "auto_awq")
+"""Quantizations for which vLLM's batch-invariant mode has kernels (``fp8``, ``online/fp8`` and ``auto_awq`` in
+``vllm/model_executor/layers/quantization``). For others it raises no error, and uses kernels such as Marlin's, whose
+sums depend on the number of rows."""
+OTHERWISE = "Use another model, or leave reproducible out."
+"""What to do about it, for messages."""
+_STATES = ("linear_attention", "mamba", "recurrent", "conv")
+"""Kinds of layers that keep a state instead of keys and values. None of vLLM's backends for them is batch-invariant."""
+_STATE_SIZES = ("linear_num_value_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def reproducible_problem(
+    config: ModelConfig, engine_args: Mapping[str, Any], gpus: float, *, complete: bool = True
+) -> str | None:
+    """Return why ``reproducible=True`` can't be had with a model. None: it can.
+
+    Args:
+        config: the model.
+        engine_args: arguments of vLLM's engine.
+        gpus: the engine's GPUs. 0: it runs on the CPU.
+        complete: False looks only at what the config itself says, and imports nothing. True also knows what its class
+            adds, and imports transformers.
+    """
+    text: Mapping[str, Any] = config.config.get("text_config") or config.config
+    states, experts = any(map(text.get, _STATE_SIZES)), any(map(text.get, _EXPERTS))
+    if complete:
+        states = states or bool(config.architecture.state_bytes)
+        experts = experts or bool(config.architecture.experts)
+    if states or any(state in str(kind) for kind in text.get("layer_types") or () for state in _STATES):
+        return "the kernels for its layers of linear attention or Mamba depend on the number of rows"
+    quantization = quantization_of(config, engine_args)
+    method = quantization.method if quantization is not None else None
+    if not gpus:
+        return _cpu_problem(text, method, experts=experts)
+    if method is not None and method not in _QUANTIZATIONS:
+        return f"vLLM's batch-invariant mode has kernels for FP8 and AWQ weights, and none for {method}"
+    if method in ("awq", "auto_awq") and experts:
+        return "vLLM's batch-invariant mode has no kernels for experts with AWQ weights"
+    if text.get("index_topk"):
+        return "vLLM's batch-invariant mode has no kernels for sparse attention"
+    width = text.get("hidden_size") or (config.architecture.hidden_size if complete else 0)
+    if tensor_parallel_size(gpus, engine_args) > 1 and width % 8:
+        return (
+            f"its width, {width}, is no multiple of 8, and then the order in which vLLM adds the numbers of several "
+            "GPUs depends on the number of rows"
+        )
+    return None
+
+
+def _cpu_problem(text: Mapping[str, Any], method: str | None, *, experts: bool) -> str | None:
+    if method is not None:
+        return f"on a CPU the kernels for {method} weights depend on the number of rows"
+    if experts:
+        return "on a CPU the kernels for experts depend on the number of rows"
+    if text.get("kv_lora_rank"):
+        return "on a CPU the kernels for its kind of attention (MLA) depend on the number of rows"
+    return None
