@@ -22,7 +22,7 @@ from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
 from daft_vllm.udf.planning.plan import spec_of
-from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_reproducible, check_split
+from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
 from daft_vllm.udf.preflight.chat_template import check_chat_template
 from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
 from daft_vllm.udf.preflight.machine import (
@@ -35,6 +35,7 @@ from daft_vllm.udf.preflight.machine import (
 from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
+from daft_vllm.udf.preflight.reproducible import check_reproducible
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE, uses_process
 from daft_vllm.wording import brief, counted, safe_line
 

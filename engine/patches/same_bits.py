@@ -6,8 +6,8 @@ numbers depend on what else is computed in the same step:
 - Matrix products. oneDNN and MKL use another kernel for one row than for several, and may for other numbers of rows.
   ``RowBlocks`` multiplies only blocks of a few fixed sizes, which were seen to give equal bits on this machine.
 - Attention. vLLM's kernel cuts the keys into pieces whose size depends on how many of a row's tokens are in the step,
-  and on the other rows' lengths. ``_split`` lets the kernel see a few tokens at a time: then the size is always the
-  same. The variable ``VLLM_CPU_ATTN_SPLIT_KV=0`` turns the rest off.
+  and on the other rows' lengths. ``same_attention.py`` lets the kernel see a few tokens at a time: then the size is
+  always the same. The variable ``VLLM_CPU_ATTN_SPLIT_KV=0`` turns the rest off.
 - Functions such as exp. torch computes most numbers of a tensor eight or sixteen at a time, and the last ones of each
   thread's share one by one, with another exp. The variable ``ATEN_CPU_CAPABILITY=default`` gives all the same exp.
 
@@ -17,12 +17,12 @@ numbers depend on what else is computed in the same step:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from daft_vllm.engine.patches.same_attention import split, tokens_at_once
 from daft_vllm.errors import EngineStartError
 
 BLOCK = 16
@@ -30,10 +30,6 @@ BLOCK = 16
 _LARGER = (256, 64)
 """Larger blocks, which save time. They are used where their bits equal those of the smallest."""
 _TRIED = max(_LARGER)
-
-QUERY_HEADS = {"vec": 8, "vec16": 16}
-"""Queries that vLLM's attention kernels for float32 on x86 take at once: ``MaxQHeadNumPerIteration`` in its
-``csrc/cpu/cpu_attn_vec.hpp`` and ``cpu_attn_vec16.hpp``."""
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Multiplies rows by a weight, and adds a bias: ``layer.cpu_linear`` of vLLM's layers."""
@@ -44,6 +40,8 @@ def register_same_bits() -> None:
     import vllm.model_executor.layers.utils as layers
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
 
+    if getattr(CPUAttentionMetadataBuilder, "splits", False):
+        return
     original_dispatch = layers.dispatch_cpu_unquantized_gemm
     original_build = CPUAttentionMetadataBuilder.build
 
@@ -55,13 +53,10 @@ def register_same_bits() -> None:
             layer.cpu_linear = RowBlocks(layer.cpu_linear, layer.weight, shape)
 
     def build(self: Any, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
-        group = self.num_heads // self.num_kv_heads
-        taken = QUERY_HEADS[self.isa]
-        tokens = taken // group if taken % group == 0 else taken  # as the kernel groups them
-        return original_build(self, common_prefix_len, _split(common_attn_metadata, tokens), fast_build)
+        return original_build(self, common_prefix_len, split(common_attn_metadata, tokens_at_once(self)), fast_build)
 
     layers.dispatch_cpu_unquantized_gemm = dispatch
-    CPUAttentionMetadataBuilder.build = build
+    CPUAttentionMetadataBuilder.build, CPUAttentionMetadataBuilder.splits = build, True
 
 
 class RowBlocks:
@@ -135,31 +130,3 @@ def _equal_sizes(shape: tuple[int, ...], dtype: torch.dtype, product: Callable[[
         ]
         _seen[key] = (*equal, BLOCK)
     return _seen[key]
-
-
-def _split(metadata: Any, tokens: int) -> Any:
-    """Return what vLLM tells attention about a step, with each row's new tokens as rows of a few tokens.
-
-    Args:
-        metadata: vLLM's ``CommonAttentionMetadata``.
-        tokens: the most tokens that each of them has.
-    """
-    if metadata.max_query_len <= tokens:
-        return metadata
-    starts, ends = metadata.query_start_loc[:-1], metadata.query_start_loc[1:]
-    lengths = ends - starts
-    pieces = (lengths + tokens - 1) // tokens
-    row = torch.repeat_interleave(torch.arange(len(lengths)), pieces)
-    first = torch.cumsum(pieces, 0) - pieces
-    number = torch.arange(len(row)) - first[row]  # of the piece in its row
-    end = torch.minimum((number + 1) * tokens, lengths[row])
-    kind = metadata.query_start_loc.dtype
-    seen = metadata.seq_lens[row] - lengths[row] + end
-    return replace(
-        metadata,
-        num_reqs=len(row),
-        query_start_loc=torch.cat([torch.zeros(1, dtype=kind), (starts[row] + end).to(kind)]),
-        seq_lens=seen.to(metadata.seq_lens.dtype),
-        block_table_tensor=metadata.block_table_tensor[row].contiguous(),
-        max_query_len=tokens,
-    )

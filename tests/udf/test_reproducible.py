@@ -21,11 +21,11 @@ from daft_vllm.engine.setup.environment import core_environment, start_args
 from daft_vllm.engine.setup.reproducible import CPU_CORE_VARIABLES
 from daft_vllm.errors import DeviceError, ModelError, OptionError
 from daft_vllm.model_configs import config_of
-from daft_vllm.model_configs.reproducible import reproducible_problem
 from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.preflight import load
+from daft_vllm.udf.preflight.reproducible import reproducible_problem
 
 GIB = 2**30
 ROOM: dict[str, Any] = {"max_model_len": 1024, "kv_cache_memory_bytes": GIB}

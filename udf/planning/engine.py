@@ -13,11 +13,11 @@ from daft_vllm.engine.setup.devices.driver import visible_gpus
 from daft_vllm.engine.setup.model_files.folder import check_model_folder
 from daft_vllm.errors import ModelError, OptionError, suggest
 from daft_vllm.model_configs import ModelConfig, Prompting, check_known_model, config_of
-from daft_vllm.model_configs.reproducible import OTHERWISE, reproducible_problem
 from daft_vllm.model_configs.resolution import check_remote_code, resolve
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.preflight.architecture import check_writes
+from daft_vllm.udf.preflight.reproducible import OTHERWISE, reproducible_problem
 
 logger = logging.getLogger("daft_vllm")
 

@@ -10,17 +10,14 @@ from collections.abc import Mapping
 
 from daft_vllm.engine.setup.context import ropes
 from daft_vllm.engine.setup.model_files.folder import folder_shapes
-from daft_vllm.engine.setup.reproducible import check_capability
 from daft_vllm.engine.setup.sources import module_source
-from daft_vllm.errors import DaftVLLMError, ModelError, suggest
+from daft_vllm.errors import ModelError, suggest
 from daft_vllm.model_configs import ModelConfig
 from daft_vllm.model_configs.cards import Card
 from daft_vllm.model_configs.quantization import LEAST_CAPABILITY, quantization_config, quantization_of
-from daft_vllm.model_configs.reproducible import OTHERWISE, reproducible_problem
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, split_problem, tensor_parallel_size
 from daft_vllm.udf.preflight.model import Model, check_packages
 from daft_vllm.udf.preflight.report import Check
-from daft_vllm.wording import brief
 
 _WRITES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """vLLM's lists of architectures that write text. Its others make embeddings or classes, or only help to write."""
@@ -234,25 +231,6 @@ def check_split(model: Model, gpus: float) -> None:
     if problem is not None:
         advice = split_advice(model.config, size, model.args)
         raise ModelError(f"vLLM can't split {model.name} over {size} GPUs: {problem}. {advice}")
-
-
-def check_reproducible(model: Model, gpus: float, card: Card | None = None) -> None:
-    """Raise an error if ``reproducible=True`` can't be had with a model, on a card if there is one.
-
-    Raises:
-        ModelError: the model's answers depend on the batch.
-        DeviceError: the card is too old for vLLM's batch-invariant mode.
-    """
-    try:
-        problem = reproducible_problem(model.config, model.args, gpus)
-    except DaftVLLMError:
-        raise
-    except Exception as e:  # a model that only vLLM can read
-        problem = f"its kind isn't known here ({brief(e)})"
-    if problem is not None:
-        raise ModelError(f"reproducible=True can't be had with {model.name}: {problem}. {OTHERWISE}")
-    if gpus and card is not None and card.capability is not None:
-        check_capability(card.full_name, (card.capability[0], card.capability[1]))
 
 
 def check_card_type(model: Model, card: Card | None) -> None:

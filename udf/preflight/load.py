@@ -14,11 +14,12 @@ from daft_vllm.model_configs.cards import GIB, card_named
 from daft_vllm.model_configs.memory import utilization_of, weights_of
 from daft_vllm.model_configs.resolution import Setting, card_settings
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
-from daft_vllm.udf.preflight.architecture import check_reproducible, check_split
+from daft_vllm.udf.preflight.architecture import check_split
 from daft_vllm.udf.preflight.files import check_disk
 from daft_vllm.udf.preflight.memory import check_machine_memory, check_memory
 from daft_vllm.udf.preflight.model import Model, check_packages
 from daft_vllm.udf.preflight.report import Check
+from daft_vllm.udf.preflight.reproducible import check_reproducible
 
 logger = logging.getLogger("daft_vllm")
 

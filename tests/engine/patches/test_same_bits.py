@@ -17,8 +17,9 @@ from vllm import _custom_ops as ops  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 from vllm.v1.attention.backend import CommonAttentionMetadata  # noqa: E402
 
-from daft_vllm.engine.patches import same_bits  # noqa: E402
-from daft_vllm.engine.patches.same_bits import BLOCK, QUERY_HEADS, RowBlocks, _split  # noqa: E402
+from daft_vllm.engine.patches import same_attention, same_bits  # noqa: E402
+from daft_vllm.engine.patches.same_attention import equal_tokens, split, tokens_at_once  # noqa: E402
+from daft_vllm.engine.patches.same_bits import BLOCK, RowBlocks  # noqa: E402
 from daft_vllm.engine.setup.reproducible import CPU_CORE_VARIABLES  # noqa: E402
 from daft_vllm.errors import EngineStartError  # noqa: E402
 
@@ -26,7 +27,7 @@ if not current_platform.is_cpu():
     pytest.skip("these are kernels of vLLM's CPU build", allow_module_level=True)
 current_platform.import_kernels()
 
-PAGE, WIDTH, LENGTH = 32, 64, 6000
+PAGE, LENGTH = 32, 6000
 COUNTS = (1, 2, 5, BLOCK, 33, 100, 256, 300)
 
 
@@ -75,18 +76,18 @@ def test_a_product_whose_bits_depend_on_the_place_is_refused(monkeypatch: pytest
 class Attention:
     """vLLM's attention over two rows of 6,000 and 900 keys, in pages in no order."""
 
-    def __init__(self, heads: int, groups: int) -> None:
+    def __init__(self, heads: int, groups: int, width: int = 64, isa: str = "vec") -> None:
         torch.manual_seed(0)
-        self.heads, self.groups = heads, groups
-        self.query = torch.randn(LENGTH, heads, WIDTH)
+        self.heads, self.groups, self.width, self.isa = heads, groups, width, isa
+        self.query = torch.randn(LENGTH, heads, width)
         pages = torch.randperm(LENGTH // PAGE + 1 + 40).to(torch.int32)
         self.tables = torch.stack([pages[: LENGTH // PAGE + 1], torch.cat([pages[-30:], pages[: LENGTH // PAGE - 29]])])
-        cache = torch.zeros(len(pages), groups, PAGE * 2, WIDTH)
+        cache = torch.zeros(len(pages), groups, PAGE * 2, width)
         self.keys, self.values = cache.chunk(2, dim=2)
         at = torch.arange(LENGTH)
         slots = self.tables[0][at // PAGE].long() * PAGE + at % PAGE
-        tensors = torch.randn(2, LENGTH, groups, WIDTH) * 1.5
-        ops.cpu_attn_reshape_and_cache(tensors[0], tensors[1], self.keys, self.values, slots, "vec")
+        tensors = torch.randn(2, LENGTH, groups, width) * 1.5
+        ops.cpu_attn_reshape_and_cache(tensors[0], tensors[1], self.keys, self.values, slots, isa)
 
     def step(self, first: int, last: int, beside: int = 0, *, patched: bool = True) -> Any:
         """Return the outputs of tokens ``first`` to ``last``, computed in one step with tokens of another row."""
@@ -105,19 +106,18 @@ class Attention:
             slot_mapping=torch.zeros(0),
         )
         if patched:
-            taken, group = QUERY_HEADS["vec"], self.heads // self.groups
-            metadata = _split(metadata, taken // group if taken % group == 0 else taken)
+            metadata = split(metadata, equal_tokens(self.isa, self.heads, self.groups, self.width, PAGE))
         plan = ops.cpu_attn_get_scheduler_metadata(
             num_reqs=metadata.num_reqs,
             num_heads=self.heads,
             num_kv_heads=self.groups,
-            head_dim=WIDTH,
+            head_dim=self.width,
             seq_lens=metadata.seq_lens,
             dtype=torch.float32,
             query_start_loc=metadata.query_start_loc,
             causal=True,
             sliding_window_size=-1,
-            isa="vec",
+            isa=self.isa,
             enable_kv_split=not patched,
         )
         query = torch.cat([self.query[first:last], self.query[:beside]])
@@ -141,9 +141,12 @@ class Attention:
         return out[:count]
 
 
-@pytest.mark.parametrize(("heads", "groups"), [(9, 3), (8, 2), (4, 4), (16, 1)])
-def test_attention_has_the_same_bits_for_any_step(heads: int, groups: int) -> None:
-    attention = Attention(heads, groups)
+@pytest.mark.parametrize(
+    ("heads", "groups", "width", "isa"),
+    [(9, 3, 64, "vec"), (8, 2, 64, "vec"), (4, 4, 128, "vec"), (16, 1, 64, "vec"), (8, 2, 80, "vec16")],
+)
+def test_attention_has_the_same_bits_for_any_step(heads: int, groups: int, width: int, isa: str) -> None:
+    attention = Attention(heads, groups, width, isa)
     whole = attention.step(4000, LENGTH)
     for first in (5989, 5700, 5023):
         assert torch.equal(attention.step(first, LENGTH, beside=300), whole[first - 4000 :]), first
@@ -163,7 +166,26 @@ def test_without_the_patch_attention_depends_on_the_step() -> None:
 
 def test_a_step_of_single_tokens_stays_as_it_is() -> None:
     metadata: Any = SimpleNamespace(max_query_len=1)
-    assert _split(metadata, 2) is metadata
+    assert split(metadata, 2) is metadata
+
+
+def test_tokens_are_computed_one_by_one_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def builder(window: int) -> Any:
+        layers = {"layer": SimpleNamespace(impl=SimpleNamespace(sliding_window=window))}
+        config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
+        sizes = {"isa": "vec", "num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "block_size": PAGE}
+        return SimpleNamespace(vllm_config=config, layer_names=["layer"], **sizes)
+
+    assert tokens_at_once(builder(-1)) == tokens_at_once(builder(512)) == equal_tokens("vec", 8, 2, 64, PAGE)
+    assert tokens_at_once(builder(4096)) == 1
+    kernel = ops.cpu_attention_with_kv_cache
+
+    def other_code_for_several(query: Any, keys: Any, values: Any, out: Any, starts: Any, *rest: Any) -> None:
+        kernel(query, keys, values, out, starts, *rest)
+        out += starts.diff().max().item() > 1
+
+    monkeypatch.setattr(same_attention.ops, "cpu_attention_with_kv_cache", other_code_for_several)
+    assert equal_tokens.__wrapped__("vec", 8, 2, 64, PAGE) == 1
 
 
 FUNCTIONS = """

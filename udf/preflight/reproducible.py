@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from daft_vllm.engine.setup.reproducible import check_capability, check_machine
+from daft_vllm.errors import DaftVLLMError, ModelError
+from daft_vllm.model_configs import ModelConfig
+from daft_vllm.model_configs.cards import Card
 from daft_vllm.model_configs.quantization import quantization_of
-from daft_vllm.model_configs.registry import ModelConfig
 from daft_vllm.model_configs.splitting import tensor_parallel_size
+from daft_vllm.udf.preflight.model import Model
+from daft_vllm.wording import brief
 
 _QUANTIZATIONS = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "awq", "auto_awq")
 """Quantizations for which vLLM's batch-invariant mode has kernels (``fp8``, ``online/fp8`` and ``auto_awq`` in
@@ -19,6 +24,26 @@ _STATES = ("linear_attention", "mamba", "recurrent", "conv")
 """Kinds of layers that keep a state instead of keys and values. None of vLLM's backends for them is batch-invariant."""
 _STATE_SIZES = ("linear_num_value_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def check_reproducible(model: Model, gpus: float, card: Card | None = None) -> None:
+    """Raise an error if ``reproducible=True`` can't be had with a model, on a card if there is one.
+
+    Raises:
+        ModelError: the model's answers depend on the batch.
+        DeviceError: the card is too old for vLLM's batch-invariant mode, or the processor is no x86-64.
+    """
+    check_machine(gpus)
+    try:
+        problem = reproducible_problem(model.config, model.args, gpus)
+    except DaftVLLMError:
+        raise
+    except Exception as e:  # a model that only vLLM can read
+        problem = f"its kind isn't known here ({brief(e)})"
+    if problem is not None:
+        raise ModelError(f"reproducible=True can't be had with {model.name}: {problem}. {OTHERWISE}")
+    if gpus and card is not None and card.capability is not None:
+        check_capability(card.full_name, (card.capability[0], card.capability[1]))
 
 
 def reproducible_problem(
