@@ -260,7 +260,7 @@ PATCHES: tuple[Patch, ...] = (
         "turns on vLLM's batch-invariant mode for GPUs, for reproducible=True",
         "answers on GPUs would depend on the batch",
         (
-            Target("vllm.envs", uses='"VLLM_BATCH_INVARIANT": lambda'),
+            Target("vllm.envs", "VLLM_BATCH_INVARIANT"),
             Target("vllm.model_executor.determinism.batch_invariant", "init_batch_invariance"),
             Target("vllm.v1.worker.gpu_worker", uses="    init_batch_invariance()"),
         ),
@@ -275,7 +275,7 @@ PATCHES: tuple[Patch, ...] = (
         "makes a row's numbers independent of the other rows of its step on a CPU, for reproducible=True",
         "answers on a CPU would depend on the batch",
         (
-            Target("vllm.envs", uses='"VLLM_CPU_ATTN_SPLIT_KV": lambda'),
+            Target("vllm.envs", "VLLM_CPU_ATTN_SPLIT_KV"),
             Target("vllm.model_executor.layers.utils", "dispatch_cpu_unquantized_gemm", ("layer", "remove_weight")),
             Target("vllm.model_executor.layers.utils", uses="return layer.cpu_linear(x, weight, bias)"),
             Target(
@@ -284,6 +284,27 @@ PATCHES: tuple[Patch, ...] = (
                 ("self", "common_prefix_len", "common_attn_metadata", "fast_build"),
             ),
             Target("vllm.v1.attention.backends.cpu_attn", uses="enable_kv_split=envs.VLLM_CPU_ATTN_SPLIT_KV"),
+            *(
+                Target("vllm.v1.attention.backend", f"CommonAttentionMetadata.{name}")
+                for name in ("num_reqs", "query_start_loc", "seq_lens", "block_table_tensor", "max_query_len")
+            ),
+            Target(
+                "vllm._custom_ops",
+                "cpu_attn_get_scheduler_metadata",
+                ("num_reqs", "num_heads", "num_kv_heads", "head_dim", "seq_lens", "dtype", "query_start_loc", "causal")
+                + ("sliding_window_size", "isa", "enable_kv_split"),
+            ),
+            Target(
+                "vllm._custom_ops",
+                "cpu_attn_reshape_and_cache",
+                ("key", "value", "key_cache", "value_cache", "slot_mapping", "isa"),
+            ),
+            Target(
+                "vllm._custom_ops",
+                "cpu_attention_with_kv_cache",
+                ("query", "key_cache", "value_cache", "output", "query_start_loc", "seq_lens", "scale", "causal")
+                + ("alibi_slopes", "sliding_window", "block_table", "softcap", "scheduler_metadata", "s_aux"),
+            ),
         ),
         "patches/executor.py",
         required_if_reproducible=True,
