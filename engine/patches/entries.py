@@ -291,8 +291,7 @@ PATCHES: tuple[Patch, ...] = (
             Target(
                 "vllm._custom_ops",
                 "cpu_attn_get_scheduler_metadata",
-                ("num_reqs", "num_heads", "num_kv_heads", "head_dim", "seq_lens", "dtype", "query_start_loc", "causal")
-                + ("sliding_window_size", "isa", "enable_kv_split"),
+                ("num_reqs", "seq_lens", "query_start_loc", "sliding_window_size", "isa", "enable_kv_split"),
             ),
             Target(
                 "vllm._custom_ops",
@@ -302,8 +301,7 @@ PATCHES: tuple[Patch, ...] = (
             Target(
                 "vllm._custom_ops",
                 "cpu_attention_with_kv_cache",
-                ("query", "key_cache", "value_cache", "output", "query_start_loc", "seq_lens", "scale", "causal")
-                + ("alibi_slopes", "sliding_window", "block_table", "softcap", "scheduler_metadata", "s_aux"),
+                ("query", "output", "query_start_loc", "seq_lens", "block_table", "scheduler_metadata", "s_aux"),
             ),
         ),
         "patches/executor.py",

@@ -63,14 +63,35 @@ def equal_tokens(isa: str, heads: int, groups: int, width: int, page: int) -> in
         starts = [0, *(end - keys + count for end in ends)]
         start_of, seen = torch.tensor(starts, dtype=torch.int32), torch.tensor(ends, dtype=torch.int32)
         plan = ops.cpu_attn_get_scheduler_metadata(
-            len(ends), heads, groups, width, seen, torch.float32, start_of, True, -1, isa, False
+            num_reqs=len(ends),
+            num_heads=heads,
+            num_kv_heads=groups,
+            head_dim=width,
+            seq_lens=seen,
+            dtype=torch.float32,
+            query_start_loc=start_of,
+            causal=True,
+            sliding_window_size=-1,
+            isa=isa,
+            enable_kv_split=False,
         )
         asked = query[-count:].contiguous()
         out = torch.zeros_like(asked)
-        table = torch.arange(pages, dtype=torch.int32).repeat(len(ends), 1)
-        scale = width**-0.5
         ops.cpu_attention_with_kv_cache(
-            asked, *cache, out, start_of, seen, scale, True, None, -1, table, 0.0, plan, None
+            query=asked,
+            key_cache=cache[0],
+            value_cache=cache[1],
+            output=out,
+            query_start_loc=start_of,
+            seq_lens=seen,
+            scale=width**-0.5,
+            causal=True,
+            alibi_slopes=None,
+            sliding_window=-1,
+            block_table=torch.arange(pages, dtype=torch.int32).repeat(len(ends), 1),
+            softcap=0.0,
+            scheduler_metadata=plan,
+            s_aux=None,
         )
         return out
 

@@ -180,9 +180,9 @@ def test_tokens_are_computed_one_by_one_where_it_matters(monkeypatch: pytest.Mon
     assert tokens_at_once(builder(4096)) == 1
     kernel = ops.cpu_attention_with_kv_cache
 
-    def other_code_for_several(query: Any, keys: Any, values: Any, out: Any, starts: Any, *rest: Any) -> None:
-        kernel(query, keys, values, out, starts, *rest)
-        out += starts.diff().max().item() > 1
+    def other_code_for_several(**given: Any) -> None:
+        kernel(**given)
+        given["output"] += given["query_start_loc"].diff().max().item() > 1
 
     monkeypatch.setattr(same_attention.ops, "cpu_attention_with_kv_cache", other_code_for_several)
     assert equal_tokens.__wrapped__("vec", 8, 2, 64, PAGE) == 1
