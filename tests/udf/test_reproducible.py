@@ -15,6 +15,8 @@ import pytest
 from daft import col
 
 from daft_vllm import EngineConfig, OfflineEngine, Provider, Request, check, prompt
+from daft_vllm.engine.process import core
+from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.engine.setup.devices.driver import GpuState
 from daft_vllm.engine.setup.environment import core_environment, start_args
@@ -141,6 +143,27 @@ def test_it_tells_engines_apart_and_gets_its_variables(monkeypatch: pytest.Monke
     assert Provider(reproducible=True).get_prompter().spec.engine.reproducible  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("reproducible", "expected"), [(True, "1"), (False, None)])
+def test_vllms_processes_on_gpus_get_the_mode_and_nothing_stays(
+    monkeypatch: pytest.MonkeyPatch, reproducible: bool, expected: str | None
+) -> None:
+    """The start stops where vLLM's first process would be started."""
+
+    def first_process(*_: Any, **__: Any) -> None:
+        seen.append(os.environ.get("VLLM_BATCH_INVARIANT"))
+        os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"  # as vLLM does, for some models
+        raise InterruptedError
+
+    seen: list[str | None] = []
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+    monkeypatch.setattr(core, "check_build", lambda gpus: None)
+    monkeypatch.setattr(core, "start_core_early", first_process)
+    with pytest.raises(InterruptedError):
+        core.Core.start(EngineConfig("m", gpus=1, reproducible=reproducible), StepWatch(), [])
+    assert seen == [expected]
+    assert not {"VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"} & os.environ.keys()
+
+
 NAMES = ("Ada", "Ben", "Chloé", "Dmitri", "Emma", "Farid", "Greta", "Hiro", "Ines", "Jonas")
 ASKED = ("Tell {} a joke.", "Write a poem for {}.", "What would {} eat in {}? " * 9, "List things that {} could buy.")
 STORY = "Once upon a time a fox lived at the edge of a wood, and every evening it walked to the river. " * 8
@@ -212,8 +235,8 @@ llm = LLM(
     max_num_seqs=16, max_num_batched_tokens=100,
     distributed_executor_backend=f"daft_vllm.engine.patches.executor.{executor}",
 )
-prompts = [{"prompt_token_ids": [1, *range(500, 500 + 7 * i), *range(900, 900 + i * i)]} for i in range(1, 15)]
-params = [SamplingParams(temperature=i % 2, seed=i, max_tokens=5, logprobs=4, ignore_eos=True) for i in range(14)]
+prompts = [{"prompt_token_ids": [1, *range(500, 500 + 7 * i), *range(900, 900 + 3 * i * i)]} for i in range(1, 9)]
+params = [SamplingParams(temperature=i % 2, seed=i, max_tokens=4, logprobs=4, ignore_eos=True) for i in range(8)]
 def numbers(steps):
     return [sorted((token, one.logprob.hex()) for token, one in step.items()) for step in steps]
 def found(outputs):
@@ -221,7 +244,7 @@ def found(outputs):
 alone = [found(llm.generate([prompt], one, use_tqdm=False))[0] for prompt, one in zip(prompts, params)]
 llm.reset_prefix_cache()
 together = found(llm.generate(prompts, params, use_tqdm=False))
-print(json.dumps([i for i in range(14) if alone[i] != together[i]]))
+print(json.dumps([i for i in range(8) if alone[i] != together[i]]))
 """
 
 
@@ -237,7 +260,7 @@ def test_log_probabilities_have_the_same_bits(smollm2: str, kind: str) -> None:
     if kind == "ours":
         assert differing == []
     else:
-        assert len(differing) > 7
+        assert len(differing) > 3
 
 
 def test_a_row_that_draws_without_a_seed_is_an_error(smollm2: str) -> None:
