@@ -93,6 +93,7 @@ def test_what_the_config_says_of_a_model() -> None:
         ({"layer_types": ["linear_attention", "full_attention"]}, 1, "linear attention or Mamba"),
         ({"mamba_d_state": 128}, 1, "linear attention or Mamba"),
         ({"kv_lora_rank": 512}, 0, "MLA"),
+        ({"model_type": "gemma4"}, 0, "only, and this is gemma4"),
         ({"index_topk": 2048}, 1, "sparse attention"),
         ({"hidden_size": 4100}, 2, "4100, is no multiple of 8"),
         ({"num_experts": 8, "quantization_config": {"quant_method": "awq", "bits": 4}}, 1, "experts with AWQ"),

@@ -20,10 +20,16 @@ _QUANTIZATIONS = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "
 sums depend on the number of rows."""
 OTHERWISE = "Use another model, or leave reproducible out."
 """What to do about it, for messages."""
+_TRIED_ON_CPU = (
+    *("exaone4", "gemma2", "gemma3_text", "glm4", "granite", "hunyuan_v1_dense", "llama", "mistral", "olmo3", "phi3"),
+    *("qwen2", "qwen3", "seed_oss", "smollm3"),
+)
+"""Kinds of models, as ``config.json`` names them, whose log-probabilities had the same bits alone and in a batch, on a
+CPU. Others may use matrix products that ``engine/patches/same_bits.py`` doesn't know."""
 _STATES = ("linear_attention", "mamba", "recurrent", "conv")
 """Kinds of layers that keep a state instead of keys and values. None of vLLM's backends for them is batch-invariant."""
 _STATE_SIZES = ("linear_num_value_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_EXPERTS = ("num_experts", "moe_num_experts", "num_local_experts", "n_routed_experts")
 
 
 def check_reproducible(model: Model, gpus: float, card: Card | None = None) -> None:
@@ -68,7 +74,7 @@ def reproducible_problem(
     quantization = quantization_of(config, engine_args)
     method = quantization.method if quantization is not None else None
     if not gpus:
-        return _cpu_problem(text, method, experts=experts)
+        return _cpu_problem(config, text, method, experts=experts)
     if method is not None and method not in _QUANTIZATIONS:
         return f"vLLM's batch-invariant mode has kernels for FP8 and AWQ weights, and none for {method}"
     if method in ("awq", "auto_awq") and experts:
@@ -84,11 +90,14 @@ def reproducible_problem(
     return None
 
 
-def _cpu_problem(text: Mapping[str, Any], method: str | None, *, experts: bool) -> str | None:
+def _cpu_problem(config: ModelConfig, text: Mapping[str, Any], method: str | None, *, experts: bool) -> str | None:
     if method is not None:
         return f"on a CPU the kernels for {method} weights depend on the number of rows"
     if experts:
         return "on a CPU the kernels for experts depend on the number of rows"
     if text.get("kv_lora_rank"):
         return "on a CPU the kernels for its kind of attention (MLA) depend on the number of rows"
+    kind = config.config.get("model_type")
+    if kind not in _TRIED_ON_CPU:
+        return f"on a CPU it was tried with models of the kinds {', '.join(_TRIED_ON_CPU)} only, and this is {kind}"
     return None
