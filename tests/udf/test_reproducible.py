@@ -166,7 +166,12 @@ def test_vllms_processes_on_gpus_get_the_mode_and_nothing_stays(
 
 
 NAMES = ("Ada", "Ben", "Chloé", "Dmitri", "Emma", "Farid", "Greta", "Hiro", "Ines", "Jonas")
-ASKED = ("Tell {} a joke.", "Write a poem for {}.", "What would {} eat in {}? " * 9, "List things that {} could buy.")
+ASKED = (
+    "Tell {} a joke.",
+    "Write a poem for {}.",
+    "What would {} eat? {} " + "Why? " * 40,
+    "List things that {} could buy.",
+)
 STORY = "Once upon a time a fox lived at the edge of a wood, and every evening it walked to the river. " * 8
 FORMATS: tuple[Any, ...] = (
     None,
