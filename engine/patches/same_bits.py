@@ -11,6 +11,9 @@ numbers depend on what else is computed in the same step:
 - Functions such as exp. torch computes most numbers of a tensor eight or sixteen at a time, and the last ones of each
   thread's share one by one, with another exp. The variable ``ATEN_CPU_CAPABILITY=default`` gives all the same exp.
 
+Measured with SmolLM2-135M in float32 on two cores with AVX-512 (CPU seconds of the core, without and with all this): 60
+prompts of 250 tokens 27.6 and 25.7, 64 answers of 60 tokens 13.7 and 14.8, three answers one by one 10.4 and 12.9.
+
 ``engine/setup/reproducible.py`` sets the variables. Import this module only in vLLM's core: it needs torch and vLLM.
 """
 
