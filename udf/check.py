@@ -35,6 +35,7 @@ from daft_vllm.udf.preflight.machine import (
 from daft_vllm.udf.preflight.memory import check_length, check_memory
 from daft_vllm.udf.preflight.model import Model
 from daft_vllm.udf.preflight.report import Check
+from daft_vllm.udf.preflight.reproducible import check_reproducible
 from daft_vllm.udf.prompt import BATCH_SIZE, MEDIA_BATCH_SIZE, uses_process
 from daft_vllm.wording import brief, counted, safe_line
 
@@ -181,10 +182,12 @@ def check(
         ("batches", lambda: _batches(df, parts, engines, given("batch_size")), no_table),
         (
             "changes of vLLM",
-            lambda: check_patches(gpus, given("adapters")),
+            lambda: check_patches(gpus, given("adapters"), reproducible=given("reproducible")),
             no_vllm,
         ),
     ]
+    if given("reproducible"):
+        later.insert(-1, ("reproducible", lambda: _reproducible(found, gpus, card), unknown))
     for name, at, lacking in later:
         if lacking:
             checks.append(Check(name, "skipped", lacking))
@@ -207,6 +210,11 @@ def _memory(model: Model, card: Card | None, gpus: float) -> str | Check:
     if gpus and card is not None:
         check_card_type(model, card.full_name, card.capability)
     return check_memory(model, card, gpus)
+
+
+def _reproducible(model: Model, gpus: float, card: Card | None) -> str:
+    check_reproducible(model, gpus, card)
+    return "vLLM's batch-invariant mode" if gpus else "float32, in blocks of rows of fixed sizes"
 
 
 def _prompt(parts: list[Part], df: daft.DataFrame) -> str:

@@ -116,6 +116,9 @@ class PromptOptions:
     )
     adapter: str | daft.Expression | None = _option(None, "The name of the adapter that rows use.")
     gpus: float | None = _option(None, "GPUs of each engine. Default: 1 if a GPU is visible, else 0.")
+    reproducible: bool = _option(
+        False, "Give a row the same answer whatever else is in the batch, and when the job runs again."
+    )
     use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
     max_concurrency: Annotated[int, Field(ge=1)] = _option(1, "Engines in all.")
     batch_size: Annotated[int, Field(ge=1)] | None = _option(None, "Rows sent to an engine at once.")

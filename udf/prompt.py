@@ -61,6 +61,7 @@ def prompt(
     adapters: Mapping[str, str] | None = DEFAULT.adapters,
     adapter: str | daft.Expression | None = DEFAULT.adapter,
     gpus: float | None = DEFAULT.gpus,
+    reproducible: bool = DEFAULT.reproducible,
     use_process: bool | Literal["auto"] = DEFAULT.use_process,
     max_concurrency: int = DEFAULT.max_concurrency,
     batch_size: int | None = DEFAULT.batch_size,
@@ -154,6 +155,14 @@ def prompt(
             adapter go through the engine one after the other, because rows of different adapters share no prefix.
         gpus: GPUs of each engine: 0 for the CPU, a share such as 0.5, or a whole number, which is then the tensor
             parallel size. None (default): 1 if a GPU is visible, else 0.
+        reproducible: True: a row's answer is the same bytes whatever other rows there are, in whatever order and steps
+            they are computed, and when the job runs again. For that the machine (its processor and number of cores, or
+            the kind and number of its GPUs), the model, the options, and the releases of vLLM, torch and daft-vllm have
+            to be the same, and rows with a temperature need a ``seed``. On GPUs this is vLLM's
+            batch-invariant mode, which needs compute capability 8.0; on a CPU the model computes in float32. It takes
+            more time, and is an error for models, quantizations and engine arguments with which it can't be had; rows
+            with pictures or sounds are error values. The prompt counts as part of the row: chat templates that write
+            today's date make another prompt tomorrow. Default False.
         use_process: True runs each engine in a process of its own. It gets one batch at a time (on Ray two), and rows
             keep their order. False runs one engine in the driver. Up to 64 batches are in flight at once, so the engine
             does not run empty between two batches. Rows share prefixes across batches, and the model stays loaded for

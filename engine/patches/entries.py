@@ -21,7 +21,10 @@ class Patch:
             or always needs it.
         required: whether no engine can run without it.
         required_with_adapters: whether no engine with LoRA adapters can run without it.
+        required_if_reproducible: whether no engine with ``reproducible=True`` can run without it.
+        reproducible_only: whether only engines with ``reproducible=True`` use it.
         cpu_only: whether only engines on CPUs use it.
+        gpu_only: whether only engines on GPUs use it.
         needs: name of the patch that applies it. None: it is applied by itself.
         seen: releases of vLLM with which its tests were run.
     """
@@ -34,9 +37,16 @@ class Patch:
     applied: bool = True
     required: bool = False
     required_with_adapters: bool = False
+    required_if_reproducible: bool = False
+    reproducible_only: bool = False
     cpu_only: bool = False
+    gpu_only: bool = False
     needs: str | None = None
     seen: tuple[str, ...] = ("0.32.0",)
+
+    def is_used(self, *, cpu: bool, reproducible: bool) -> bool:
+        """Whether an engine uses it: one on a CPU or on GPUs, with ``reproducible=True`` or without."""
+        return not ((self.gpu_only if cpu else self.cpu_only) or (self.reproducible_only and not reproducible))
 
 
 PATCHES: tuple[Patch, ...] = (
@@ -242,7 +252,63 @@ PATCHES: tuple[Patch, ...] = (
         ),
         "setup/environment.py",
         applied=False,
+        required_if_reproducible=True,
         cpu_only=True,
+    ),
+    Patch(
+        "batch_invariant",
+        "turns on vLLM's batch-invariant mode for GPUs, for reproducible=True",
+        "answers on GPUs would depend on the batch",
+        (
+            Target("vllm.envs", "VLLM_BATCH_INVARIANT"),
+            Target("vllm.model_executor.determinism.batch_invariant", "init_batch_invariance"),
+            Target("vllm.v1.worker.gpu_worker", uses="    init_batch_invariance()"),
+        ),
+        "setup/reproducible.py",
+        applied=False,
+        required_if_reproducible=True,
+        reproducible_only=True,
+        gpu_only=True,
+    ),
+    Patch(
+        "same_bits",
+        "makes a row's numbers independent of the other rows of its step on a CPU, for reproducible=True",
+        "answers on a CPU would depend on the batch",
+        (
+            Target("vllm.envs", "VLLM_CPU_ATTN_SPLIT_KV"),
+            Target("vllm.model_executor.layers.utils", "dispatch_cpu_unquantized_gemm", ("layer", "remove_weight")),
+            Target("vllm.model_executor.layers.utils", uses="return layer.cpu_linear(x, weight, bias)"),
+            Target(
+                "vllm.v1.attention.backends.cpu_attn",
+                "CPUAttentionMetadataBuilder.build",
+                ("self", "common_prefix_len", "common_attn_metadata", "fast_build"),
+            ),
+            Target("vllm.v1.attention.backends.cpu_attn", uses="enable_kv_split=envs.VLLM_CPU_ATTN_SPLIT_KV"),
+            *(
+                Target("vllm.v1.attention.backend", f"CommonAttentionMetadata.{name}")
+                for name in ("num_reqs", "query_start_loc", "seq_lens", "block_table_tensor", "max_query_len")
+            ),
+            Target(
+                "vllm._custom_ops",
+                "cpu_attn_get_scheduler_metadata",
+                ("num_reqs", "seq_lens", "query_start_loc", "sliding_window_size", "isa", "enable_kv_split"),
+            ),
+            Target(
+                "vllm._custom_ops",
+                "cpu_attn_reshape_and_cache",
+                ("key", "value", "key_cache", "value_cache", "slot_mapping", "isa"),
+            ),
+            Target(
+                "vllm._custom_ops",
+                "cpu_attention_with_kv_cache",
+                ("query", "output", "query_start_loc", "seq_lens", "block_table", "scheduler_metadata", "s_aux"),
+            ),
+        ),
+        "patches/executor.py",
+        required_if_reproducible=True,
+        reproducible_only=True,
+        cpu_only=True,
+        needs="executor",
     ),
     Patch(
         "kernels",
@@ -266,8 +332,16 @@ PATCHES: tuple[Patch, ...] = (
         "generators",
         "lets vLLM undo the draws of a seeded row's random generator, which torch can do on GPUs only",
         "a seeded row with a prompt longer than a step would end the engine",
-        (Target("vllm.v1.worker.gpu_model_runner", uses=".set_offset("),),
+        (
+            Target("vllm.v1.worker.gpu_model_runner", uses=".set_offset("),
+            Target(
+                "vllm.v1.sample.ops.topk_topp_sampler",
+                "TopKTopPSampler.forward_cpu",
+                ("self", "logits", "generators", "k", "p"),
+            ),
+        ),
         "patches/executor.py",
+        required_if_reproducible=True,
         cpu_only=True,
         needs="executor",
     ),

@@ -46,3 +46,23 @@ def _forget_kernels(priority: Any) -> None:
         names = getattr(priority, operator, None)
         if names and CPU_KERNELS in names:
             names.remove(CPU_KERNELS)
+
+
+class ReproducibleExecutor(InCoreExecutor):
+    """``InCoreExecutor`` with the patch in ``same_bits.py``, which an engine with ``reproducible=True`` needs."""
+
+    def _init_executor(self) -> None:
+        from daft_vllm.engine.patches.generators import register_cpu_generators
+        from daft_vllm.engine.patches.registry import apply_patch
+        from daft_vllm.errors import EngineStartError
+
+        applied = apply_patch("same_bits", _register_same_bits) and apply_patch("generators", register_cpu_generators)
+        if not applied:
+            raise EngineStartError("reproducible=True needs changes of vLLM that could not be made: leave it out.")
+        super()._init_executor()
+
+
+def _register_same_bits() -> None:
+    from daft_vllm.engine.patches.same_bits import register_same_bits  # this import needs vLLM's operators
+
+    register_same_bits()

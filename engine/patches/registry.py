@@ -54,12 +54,13 @@ def _problem(target: Target, folder: Path | None) -> str | None:
     return target.problem(folder if target.module.split(".")[0] == "vllm" else None)
 
 
-def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
+def prepare_patches(*, cpu: bool, adapters: bool, reproducible: bool = False) -> frozenset[str]:
     """Look up the targets of all patches before an engine starts.
 
     Args:
         cpu: whether the engine runs on a CPU.
         adapters: whether it has LoRA adapters.
+        reproducible: whether its answers are to be the same whatever the batch.
 
     Returns:
         The names of the patches that are left out. vLLM's processes get them in the variable ``LEFT_OUT``.
@@ -73,7 +74,7 @@ def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
             f"vLLM doesn't know daft-vllm's plugin ({PLUGIN}): this installation is incomplete, or too old. "
             "Install daft-vllm again."
         )
-    left_out = unfitting(_installed_states(), cpu=cpu, adapters=adapters)
+    left_out = unfitting(_installed_states(), cpu=cpu, adapters=adapters, reproducible=reproducible)
     for patch, problem in left_out:
         _warn_once(patch, problem)
     names = [patch.name for patch, _ in left_out]
@@ -81,7 +82,9 @@ def prepare_patches(*, cpu: bool, adapters: bool) -> frozenset[str]:
     return frozenset(names)
 
 
-def unfitting(states: Iterable[State], *, cpu: bool, adapters: bool) -> list[tuple[Patch, str]]:
+def unfitting(
+    states: Iterable[State], *, cpu: bool, adapters: bool, reproducible: bool = False
+) -> list[tuple[Patch, str]]:
     """Return the patches that an engine has to do without, and why. Arguments as in ``prepare_patches``.
 
     Raises:
@@ -89,10 +92,12 @@ def unfitting(states: Iterable[State], *, cpu: bool, adapters: bool) -> list[tup
     """
     left_out = []
     for patch, problem in states:
-        if problem is None or (patch.cpu_only and not cpu):
+        if problem is None or not patch.is_used(cpu=cpu, reproducible=reproducible):
             continue
         if patch.required or (patch.required_with_adapters and adapters):
             raise EngineStartError(refusal(patch, problem))
+        if reproducible and patch.required_if_reproducible:
+            raise EngineStartError(f"{refusal(patch, problem)} Or leave out reproducible=True.")
         left_out.append((patch, problem))
     return left_out
 
@@ -134,7 +139,9 @@ def apply_patch(name: str, install: Callable[[], None]) -> bool:
         install()
     except (ImportError, AttributeError, TypeError) as e:  # the loaded vLLM differs from its source text
         problem = f"{type(e).__name__}: {e}"
-        if patch.required or patch.required_with_adapters:  # this process doesn't know whether there are adapters
+        if (
+            patch.required or patch.required_with_adapters or patch.reproducible_only
+        ):  # this process doesn't know whether there are adapters
             raise EngineStartError(refusal(patch, problem)) from e
         _warn_once(patch, problem)
         return False

@@ -28,10 +28,17 @@ from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.adapters import adapter_args, download_adapters
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser, require_vllm
 from daft_vllm.engine.setup.devices.build import check_build
-from daft_vllm.engine.setup.environment import core_environment, prepare_environment, start_args
+from daft_vllm.engine.setup.environment import (
+    core_environment,
+    environment_variables,
+    kept_variables,
+    prepare_environment,
+    start_args,
+)
 from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
 from daft_vllm.engine.setup.model_files.pickles import safetensors_args
+from daft_vllm.engine.setup.reproducible import GPU_VARIABLES, SET_BY_VLLM, check_machine
 from daft_vllm.engine.text.detokenize import Detokenizer
 from daft_vllm.engine.text.params import end_of_text
 from daft_vllm.engine.text.reasoning import ReasoningSplitter, Split, check_parser
@@ -100,12 +107,15 @@ class Core:
         require_vllm()
         check_build(config.gpus)
         cpu = config.gpus == 0
+        if config.reproducible:
+            check_machine(config.gpus)
         prepare_environment(cpu=cpu)
-        left_out = prepare_patches(cpu=cpu, adapters=bool(config.adapters))
-        with core_start(start_log()) as start:
+        left_out = prepare_patches(cpu=cpu, adapters=bool(config.adapters), reproducible=config.reproducible)
+        mode = GPU_VARIABLES if config.reproducible and not cpu else {}
+        with environment_variables(mode), kept_variables(SET_BY_VLLM), core_start(start_log()) as start:
             if not left_out & {"early_core", "openmp"}:
                 in_core = config.parallel_size == 1 and "executor" not in left_out
-                start_core_early(start, cpu=cpu, in_core=in_core)
+                start_core_early(start, cpu=cpu, in_core=in_core, reproducible=config.reproducible)
             with gc_disabled(), quiet_thread():
                 importlib.import_module("vllm.v1.engine.async_llm")
             apply_patch("early_core", take_early_core)
@@ -148,7 +158,8 @@ class Core:
                 )
             wanted = vllm_config.model_config.max_model_len
             bind = cpu and "openmp" not in left_out
-            with quiet_thread(), core_environment(cpu=cpu), _bound_threads(vllm_config, bind=bind):
+            variables = core_environment(cpu=cpu, reproducible=config.reproducible)
+            with quiet_thread(), variables, _bound_threads(vllm_config, bind=bind):
                 llm = AsyncLLM.from_vllm_config(
                     vllm_config,
                     usage_context=UsageContext.LLM_CLASS,

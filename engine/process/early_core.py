@@ -238,13 +238,14 @@ def start_early(start: CoreStart, modules: Sequence[str]) -> None:
     start.early = EarlyProcess(modules, log=start.log.fd)
 
 
-def start_core_early(start: CoreStart, *, cpu: bool, in_core: bool) -> None:
+def start_core_early(start: CoreStart, *, cpu: bool, in_core: bool, reproducible: bool = False) -> None:
     """Start a core early, for the engine that this thread starts, after ``take_early_core``.
 
     Args:
         start: the start of the engine.
         cpu: whether the engine runs on a CPU.
         in_core: whether the model will be in the core's process, and not in workers.
+        reproducible: as in ``EngineConfig``.
     """
     openmp: dict[str, str] | None = {}
     if cpu:  # vLLM binds the threads of a core without the model, and of its workers, in another way
@@ -252,7 +253,7 @@ def start_core_early(start: CoreStart, *, cpu: bool, in_core: bool) -> None:
     if openmp is None:
         return
     worker = [_CPU_WORKER if cpu else _GPU_WORKER] if in_core else []
-    with core_environment(cpu=cpu), environment_variables(openmp):
+    with core_environment(cpu=cpu, reproducible=reproducible), environment_variables(openmp):
         start_early(start, [*_MODULES, *worker])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from daft_vllm.engine.setup.adapters import check_adapters
 from daft_vllm.engine.setup.arg_types import check_values, vllm_engine_arg_names
+from daft_vllm.engine.setup.reproducible import check_arguments
 from daft_vllm.errors import MissingPackageError, OptionError, suggest
 from daft_vllm.secrets import has_secrets, secrets_in
 
@@ -41,6 +42,8 @@ class EngineConfig:
         truncation_side: the side that is cut, ``"right"`` (the end) or ``"left"``.
         adapters: LoRA adapters, folders or names on the hub, by the names that requests use.
         gpus: GPUs this engine runs on. 0: it runs on the CPU.
+        reproducible: whether a row's answer is the same whatever else the engine computes, and after a restart.
+            ``reproducible.py`` has what this needs.
         stall_timeout: if rows are in flight, and vLLM's scheduler makes no step for this many seconds, vLLM is treated
             as dead. The default is high because the first steps on a GPU may compile kernels.
         max_restarts: how often in a row vLLM may be started again, after it died or stalled, before the engine gives
@@ -64,6 +67,7 @@ class EngineConfig:
     truncation_side: str = "right"
     adapters: Mapping[str, str] = field(default_factory=dict)
     gpus: float = 0
+    reproducible: bool = False
     stall_timeout: float = 300.0
     max_restarts: int = 5
     queue_factor: float = 2.0
@@ -97,7 +101,8 @@ class EngineConfig:
                 f"tensor_parallel_size x pipeline_parallel_size is {parallel}, but each engine gets gpus={self.gpus}. "
                 f"Write gpus={parallel}, or leave tensor_parallel_size out: it follows gpus."
             )
-
+        if self.reproducible:
+            check_arguments(self.engine_args, self.adapters, self.gpus, parallel)
         stages = int(self.engine_args.get("pipeline_parallel_size") or 1)
         if self.gpus >= 1 and self.gpus % stages:
             raise OptionError(

@@ -15,6 +15,7 @@ from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.guardian import OWNER_PID
 from daft_vllm.engine.setup.log import log_on_screen
 from daft_vllm.engine.setup.model_files.mistral import hf_tokenizer_args
+from daft_vllm.engine.setup.reproducible import CPU_CORE_VARIABLES
 from daft_vllm.folders import passing_folder
 
 _GIB = 1024**3
@@ -94,9 +95,25 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
         set_variables(before)
 
 
-def core_environment(*, cpu: bool) -> contextlib.AbstractContextManager[None]:
-    """Give the core's variables to processes started inside the ``with`` block. What the user has set stays."""
-    return environment_variables({name: value for name, value in CPU_CORE.items() if cpu and name not in os.environ})
+@contextlib.contextmanager
+def kept_variables(names: Collection[str]) -> Iterator[None]:
+    """Give these variables back the values that they have now, or none, when the ``with`` block ends."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        set_variables(before)
+
+
+def core_environment(*, cpu: bool, reproducible: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Give the core's variables to processes started inside the ``with`` block.
+
+    What the user has set stays, except what ``reproducible`` needs.
+    """
+    if not cpu:
+        return contextlib.nullcontext()
+    values = {name: value for name, value in CPU_CORE.items() if name not in os.environ}
+    return environment_variables(values | (CPU_CORE_VARIABLES if reproducible else {}))
 
 
 def prepare_environment(*, cpu: bool) -> None:
@@ -162,6 +179,8 @@ def start_args(config: EngineConfig, left_out: Collection[str] = ()) -> dict[str
     """
     cpu = config.gpus == 0
     args: dict[str, Any] = {**default_engine_args(cpu=cpu), **config.engine_args}
+    if cpu and config.reproducible:
+        args["dtype"] = "float32"  # same_bits.py was made for it
     guided = args.get("structured_outputs_config", {})
     if isinstance(guided, Mapping):
         # xgrammar by name, so that vLLM refuses what xgrammar cannot enforce, and never passes it silently to another
@@ -170,7 +189,8 @@ def start_args(config: EngineConfig, left_out: Collection[str] = ()) -> dict[str
         # ignores the setting of the same name on a request.
         args["structured_outputs_config"] = {"disable_any_whitespace": True, **guided, "backend": "xgrammar"}
     if cpu and config.parallel_size == 1 and "executor" not in left_out:
-        args["distributed_executor_backend"] = "daft_vllm.engine.patches.executor.InCoreExecutor"
+        executor = "ReproducibleExecutor" if config.reproducible else "InCoreExecutor"
+        args["distributed_executor_backend"] = f"daft_vllm.engine.patches.executor.{executor}"
         wanted = "kernels" not in left_out and args["enforce_eager"] and cpu_has_amx()
         if wanted and not {"kernel_config", "ir_op_priority"} & args.keys():
             args["kernel_config"] = AMX_KERNELS  # this executor registers them

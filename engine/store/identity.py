@@ -60,6 +60,8 @@ def engine_identity(config: EngineConfig) -> dict[str, str]:
         "truncate_prompt_tokens": str(config.truncate_prompt_tokens),
         "truncation_side": config.truncation_side,
     }
+    if config.reproducible:
+        found["reproducible"] = "True"
     tokenizer = config.engine_args.get("tokenizer")
     if tokenizer is not None:
         found["engine_args['tokenizer']"] = _model(str(tokenizer), config.engine_args.get("tokenizer_revision"))

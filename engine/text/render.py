@@ -190,6 +190,10 @@ class RequestRenderer:
                 params, options_digest = by_options[key]
                 constrained = request.constraint is not None
                 items = media.get(i, ())
+                if items and self._config.reproducible:
+                    why = "reproducible=True is for text, and this row has pictures or sounds"
+                    rows[i] = Outcome.failed("invalid_request", why, prompt_tokens=len(token_ids))
+                    continue
                 packed, seen = pack_tokens(token_ids), media_digest(items, request.adapter)
                 if request.own_seed and params.seed is not None:
                     params = with_seed(params, row_seed(params.seed, packed, seen))
@@ -223,6 +227,8 @@ class RequestRenderer:
             tokenizer=self._renderer.get_tokenizer(),
             ends=self._ends,
         )
+        if self._config.reproducible and sampling.temperature > 0 and sampling.seed is None:
+            raise OptionError("reproducible=True needs a seed in every row with a temperature above 0.")
         return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.can_detokenize(sampling))
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:

@@ -207,6 +207,7 @@ expression: daft.Expression = prompt(
     adapters={"legal": "/adapters/legal"},
     adapter=col("field"),
     gpus=0.5,
+    reproducible=True,
     use_process=True,
     max_concurrency=2,
     batch_size=64,

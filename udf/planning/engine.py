@@ -17,6 +17,7 @@ from daft_vllm.model_configs.resolution import check_remote_code, resolve
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.preflight.architecture import check_writes
+from daft_vllm.udf.preflight.reproducible import OTHERWISE, reproducible_problem
 
 logger = logging.getLogger("daft_vllm")
 
@@ -49,7 +50,7 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
     Raises:
         OptionError: an engine argument or an adapter is unknown or contradicts another option, the context is longer
             than the model's, or the model needs code that the user doesn't trust.
-        ModelError: vLLM can't split the model over this number of GPUs.
+        ModelError: vLLM can't split the model over this number of GPUs, or its answers can't be reproducible.
     """
     adapters, adapter = options.adapters or {}, options.adapter
     if adapter is not None and not adapters:
@@ -69,9 +70,14 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         truncation_side=options.truncation_side,
         adapters={name: _absolute(place) for name, place in adapters.items()},
         gpus=_default_gpus() if options.gpus is None else options.gpus,
+        reproducible=options.reproducible,
         stall_timeout=options.stall_timeout,
         max_restarts=options.max_restarts,
     )
+    if config.reproducible and known is not None:
+        problem = reproducible_problem(known, config.engine_args, config.gpus, complete=False)
+        if problem is not None:
+            raise ModelError(f"reproducible=True can't be had with {known.name}: {problem}. {OTHERWISE}")
     size = tensor_parallel_size(config.gpus, config.engine_args)
     if known is not None and (problem := heads_problem(known, size)) is not None:
         raise ModelError(f"vLLM can't split {known.name} over {size} GPUs: {problem}. {split_advice(known, size)}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.engine.setup.preflight import check_sampling_for
+from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import Prompting, known_folder
 from daft_vllm.udf.columns.parts import PartKind, examples_of
 from daft_vllm.udf.options import PromptOptions
@@ -50,10 +52,12 @@ def spec_of(
     sampling = options.common_sampling
     if options.recommended_sampling:
         sampling = sampling.over(recommended_numbers(options, known, thinking, kwargs))
+    row_options = tuple(options.row_sampling)
+    if options.reproducible:
+        _check_reproducible(sampling, row_options, [*parts, *(kind for kinds in turns for kind in kinds)])
     constraints = answer.format.constraints
     check_sampling_for(engine, sampling.model_dump(), constraints=constraints, tokenizer_of=tokenizer_of)
     describes = options.describe_schema and options.apply_chat_template is not False
-    row_options = tuple(options.row_sampling)
     warn_about_format(answer.format, None if "max_tokens" in row_options else sampling.max_tokens, tokenizer_of)
     return PromptSpec(
         engine=engine,
@@ -72,3 +76,16 @@ def spec_of(
         row_adapter=options.has_column("adapter"),
         claim_gpus=True,
     )
+
+
+def _check_reproducible(sampling: SamplingOptions, row_options: Sequence[str], kinds: Sequence[PartKind]) -> None:
+    """Raise ``OptionError`` if rows draw without a seed, or have media, whose encoders nobody tried batch by batch."""
+    may_draw = sampling.temperature > 0 or "temperature" in row_options
+    if may_draw and sampling.seed is None and "seed" not in row_options:
+        raise OptionError(
+            "reproducible=True needs a seed where the temperature is above 0: pass seed=0, or any other number, from "
+            "which each row gets a seed of its own; or leave temperature out."
+        )
+    media = sorted({kind for kind in kinds if kind in ("image", "audio")})
+    if media:
+        raise OptionError(f"reproducible=True is for text, and the prompt has {' and '.join(media)}: leave one out.")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.setup.devices.driver import GpuState, check_free, gpu_states, visible_gpus
+from daft_vllm.engine.setup.reproducible import check_capability
 from daft_vllm.errors import DaftVLLMError, ModelError
 from daft_vllm.model_configs import config_of
 from daft_vllm.model_configs.cards import GIB, card_named
@@ -18,6 +19,7 @@ from daft_vllm.udf.preflight.files import check_disk
 from daft_vllm.udf.preflight.memory import check_machine_memory, check_memory
 from daft_vllm.udf.preflight.model import Model, check_packages
 from daft_vllm.udf.preflight.report import Check
+from daft_vllm.udf.preflight.reproducible import check_reproducible
 
 logger = logging.getLogger("daft_vllm")
 
@@ -33,15 +35,19 @@ def check_fits(config: EngineConfig) -> None:
 
     Raises:
         MissingPackageError: the model needs a Python package that isn't installed.
-        ModelError: vLLM can't split it over this number of GPUs, a GPU can't compute with its weights, they don't fit
-            into the memory, or its files onto the disk.
-        DeviceError: something else uses a GPU's memory.
+        ModelError: vLLM can't split it over this number of GPUs, a GPU can't compute with its weights, its answers
+            can't be reproducible, it doesn't fit into the memory, or its files onto the disk.
+        DeviceError: something else uses a GPU's memory, or a card is too old for reproducible answers.
     """
     model = Model(config.model, {name: Setting(value, "given") for name, value in config.engine_args.items()})
     check_packages(model)
     _check_heads(model, config)
+    if config.reproducible:
+        check_reproducible(model, config.gpus)
     states = gpu_states(visible_gpus()[: max(1, int(config.gpus))]) if config.gpus else []
     _check_types(model, states)
+    for state in states if config.reproducible else []:
+        check_capability(state.name, state.capability)
     if not model.reads_weights:
         return
     if config_of(model.name) is not None:  # for other models the hub would have to be asked for the size

@@ -104,15 +104,15 @@ def check_cluster(gpus: float, engines: int) -> str:
     return f"{engines * gpus:g} of {counted(has, 'GPU')}"
 
 
-def check_patches(gpus: float, adapters: Mapping[str, str] | None) -> str | Check:
+def check_patches(gpus: float, adapters: Mapping[str, str] | None, *, reproducible: bool = False) -> str | Check:
     """Return how many of daft-vllm's changes of vLLM fit the installed vLLM, and which are left out.
 
     Raises:
         EngineStartError: no engine can run without one that doesn't fit.
     """
     found = states()
-    left_out = unfitting(found, cpu=not gpus, adapters=bool(adapters))
-    used = [one for one in found if not (gpus and one.patch.cpu_only)]
+    left_out = unfitting(found, cpu=not gpus, adapters=bool(adapters), reproducible=reproducible)
+    used = [one for one in found if one.patch.is_used(cpu=not gpus, reproducible=reproducible)]
     if not left_out:
         return f"vLLM {vllm_version()}: all {len(used)} changes of vLLM fit"
     fitting = f"vLLM {vllm_version()}: {len(used) - len(left_out)} of {len(used)} changes of vLLM fit"

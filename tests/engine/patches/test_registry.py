@@ -121,7 +121,7 @@ def test_without_any_optional_patch_the_engine_answers(tmp_path: Path, tiny: str
     """Then vLLM starts its core itself, runs the model in a process of its own, and applies masks in its own way."""
     answers, said = ask(tmp_path, tiny, NONE_FITS, dtype="bfloat16")
     check_answers(answers)
-    optional = [patch.name for patch in PATCHES if not patch.required]
+    optional = [patch.name for patch in PATCHES if not patch.required and patch.is_used(cpu=True, reproducible=False)]
     assert [said.count(f"change '{name}'") for name in optional] == [1] * len(optional)
 
 
@@ -156,6 +156,15 @@ def test_adapters_need_their_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare_patches(cpu=False, adapters=True) == set()
     with pytest.raises(EngineStartError, match="rows without an adapter would get another row's adapter"):
         prepare_patches(cpu=True, adapters=True)
+
+
+@pytest.mark.parametrize(("name", "cpu"), [("same_bits", True), ("generators", True), ("batch_invariant", False)])
+def test_reproducible_answers_need_their_patches(monkeypatch: pytest.MonkeyPatch, name: str, cpu: bool) -> None:
+    _broken(monkeypatch, name)
+    prepare_patches(cpu=cpu, adapters=True)
+    prepare_patches(cpu=not cpu, adapters=True, reproducible=True)
+    with pytest.raises(EngineStartError, match="Or leave out reproducible=True"):
+        prepare_patches(cpu=cpu, adapters=False, reproducible=True)
 
 
 def test_a_patch_that_fails_when_it_is_applied(
