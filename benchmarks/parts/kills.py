@@ -1,0 +1,124 @@
+"""Kills a job again and again, and looks at what is left: ``python -m benchmarks.parts.kills``.
+
+The whole job is killed, with all of its processes, at random moments; then it is started again with the same store. The
+last start is let alone. Its output has to be that of a job that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import pyarrow.parquet as pq
+import typer
+
+from daft_vllm.engine.store.segments import frames_of, segments_of
+
+_SCRIPT = """
+import sys
+import daft
+from daft import col
+from daft_vllm import prompt
+if __name__ == "__main__":
+    rows, model, store, output, temperature = int(sys.argv[1]), *sys.argv[2:5], float(sys.argv[5])
+    df = daft.from_pydict({"id": list(range(rows)), "q": [f"Write about {i}." for i in range(rows)]})
+    answer = prompt(
+        col("q"), model=model, gpus=0, max_tokens=12, ignore_eos=True, temperature=temperature, store=store,
+        details=True,
+        engine_args={"max_model_len": 256, "kv_cache_memory_bytes": 256 << 20, "dtype": "float32"},
+    )
+    df.select("id", answer.alias("a")).write_parquet(output, write_mode="overwrite")
+"""
+
+
+def main(
+    rows: Annotated[int, typer.Option(min=1)] = 2000,
+    kills: Annotated[int, typer.Option(min=0)] = 20,
+    seed: Annotated[int, typer.Option()] = 1,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    ray: Annotated[bool, typer.Option("--ray", help="On Ray, with two engines' processes killed too.")] = False,
+    model: Annotated[str, typer.Option()] = "smollm2-135m",
+) -> None:
+    """Print what each kill left, and compare the output with that of an undisturbed job."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = folder / "job.py"
+        script.write_text(_SCRIPT, encoding="utf-8")
+        store, output = folder / "store", folder / "output"
+
+        def start(store: Path, output: Path) -> subprocess.Popen[bytes]:
+            command = [sys.executable, str(script), str(rows), model, str(store), str(output), str(temperature)]
+            env = {**os.environ, "DAFT_RUNNER": "ray" if ray else "native"}
+            with (folder / "log").open("ab") as log:
+                return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+        print("| kill | answers before | answers after | seconds | processes left |\n|---|---|---|---|---|")
+        for number in range(kills):
+            before = _stored(store)
+            running = start(store, output)
+            started = time.monotonic()
+            # Half of the kills come while it loads, half of them while it answers.
+            if number % 2:
+                while _stored(store) == before and running.poll() is None:
+                    time.sleep(0.05)
+                time.sleep(rng.uniform(0, 4))
+            else:
+                time.sleep(rng.uniform(0.5, 20))
+            left = _kill(running)
+            after = _stored(store)
+            print(f"| {number + 1} | {before} | {after} | {time.monotonic() - started:.1f} | {left} |", flush=True)
+            if after == rows:
+                break
+        code = start(store, output).wait()
+        if code:
+            sys.exit(f"the last run ended with {code}: {(folder / 'log').read_text(encoding='utf-8')[-2000:]}")
+        keys = Counter(
+            key for path in segments_of(store) for _, batch in frames_of(path) for key in batch["key"].to_pylist()
+        )
+        found = _answers(output)
+        assert sorted(found) == list(range(rows)), "an id is missing, or there twice"
+        twice = sum(keys.values()) - len(keys)
+        print(f"\n{rows} rows in, {len(found)} out; {sum(keys.values())} answers in the store, {twice} of them twice.")
+        if temperature == 0:
+            assert start(folder / "other", folder / "undisturbed").wait() == 0
+            other = _answers(folder / "undisturbed")
+            differing = sum(found[i] != other[i] for i in other)
+            print(f"{differing} answers differ from those of a job that nobody disturbed.")
+
+
+def _stored(store: Path) -> int:
+    if not store.is_dir():
+        return 0
+    return sum(batch.num_rows for path in segments_of(store) for _, batch in frames_of(path))
+
+
+def _answers(output: Path) -> dict[int, Any]:
+    table = pq.read_table(output)
+    return dict(zip(table["id"].to_pylist(), (row["value"] for row in table["a"].to_pylist()), strict=True))
+
+
+def _kill(running: subprocess.Popen[bytes]) -> int:
+    """Kill a process and all below it at once. Return how many of them are left three seconds later."""
+    processes = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(running.pid)
+        processes = [root, *root.children(recursive=True)]
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    running.wait()
+    return len(psutil.wait_procs(processes, timeout=3)[1])
+
+
+if __name__ == "__main__":
+    typer.run(main)
