@@ -22,6 +22,7 @@ class CacheLayers:
         width: elements that a head keeps for each token: those of its key and of its value.
         window: tokens that are kept. None: all.
         fixed: bytes that a token takes beside them, whatever the cache's type and on every GPU: the key of an indexer.
+        compressed: whether all heads share one compressed entry (MLA).
     """
 
     layers: int
@@ -29,6 +30,7 @@ class CacheLayers:
     width: int
     window: int | None = None
     fixed: int = 0
+    compressed: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
             window = windows.get(kind)
             window = None if window and window >= text.max_position_embeddings else window
             found[heads, 2 * width, window, indexer] += 1
-    return tuple(CacheLayers(number, *key) for key, number in found.items())
+    compressed = bool(getattr(text, "kv_lora_rank", None))
+    return tuple(CacheLayers(number, *key, compressed=compressed) for key, number in found.items())
 
 
 def _indexer_bytes(text: Any) -> int:

@@ -40,20 +40,26 @@ def batching_settings(
         gpus: GPUs of the engine; a share of one, such as 0.5.
         engine_args: arguments that are chosen already. They are kept.
     """
+    if engine_args.get("enable_chunked_prefill") is False:  # a step then has to take the longest prompt whole
+        return {}, ""
+    engine_args = {name: value for name, value in engine_args.items() if value is not None}
     defaults = vllm_defaults(card)
     before = _rate(config, card, gpus, {**defaults, **engine_args})
     best, rate = dict(defaults), before
     for sequences in _SEQUENCES:
         for tokens in sorted({_TOKENS, defaults["max_num_batched_tokens"]}):
             chosen = {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
-            new = _rate(config, card, gpus, {**chosen, **engine_args})
+            args = {**chosen, **engine_args}
+            if args["max_num_seqs"] > args["max_num_batched_tokens"]:  # vLLM refuses that
+                continue
+            new = _rate(config, card, gpus, args)
             if new > rate * 1.005:  # of equal ones, the first: it takes less memory
                 best, rate = chosen, new
     changed = {name: value for name, value in best.items() if name not in engine_args and value != defaults[name]}
     if not changed or rate < _WORTH * max(before, 1e-9):
         return {}, ""
     if not before:
-        return changed, "with vLLM's default no row fits into the memory"
+        return changed, "with vLLM's default a row of 2,000 tokens doesn't fit into the memory"
     return changed, f"by estimate {rate / before:.2f} times the rows of vLLM's default on this card"
 
 
@@ -61,8 +67,9 @@ def _rate(config: ModelConfig, card: Card, gpus: float, args: Mapping[str, Any])
     """Return the geometric mean of the rows per second over the shapes that fit. 0: none fits."""
     plan = plan_memory(config.architecture, weights_of(config, args), card, gpus=gpus, engine_args=args)
     rates = []
+    context = int(args.get("max_model_len") or -1)
     for prompt, output in SHAPES:
-        if prompt + output <= int(args.get("max_model_len") or 0) or not args.get("max_model_len"):
+        if context < 1 or prompt + output <= context:
             found = estimate_throughput(config, plan, args, prompt_tokens=prompt, output_tokens=output)
             if found is None:
                 return 0.0

@@ -41,6 +41,7 @@ class MemoryPlan:
     Args:
         card: the card.
         gpus: GPUs of the engine, over which the model is split.
+        share: the engine's share of each of them: below 1, several engines share one.
         available: memory that vLLM may use.
         weights: the model's weights.
         activations: intermediate results of the largest step, including an image encoder's.
@@ -54,6 +55,7 @@ class MemoryPlan:
 
     card: Card
     gpus: int
+    share: float
     available: int
     weights: int
     activations: int
@@ -240,7 +242,7 @@ def plan_memory(
             ``max_num_batched_tokens``, ``gpu_memory_utilization``, ``kv_cache_dtype``, ``dtype``, ``block_size``,
             ``enforce_eager``, ``language_model_only``.
     """
-    args = {**vllm_defaults(card), **(engine_args or {})}
+    args = {**vllm_defaults(card), **{name: value for name, value in (engine_args or {}).items() if value is not None}}
     number = max(1, int(gpus))
     utilization = utilization_of(args, gpus)
     split = weights // number
@@ -269,6 +271,7 @@ def plan_memory(
     return MemoryPlan(
         card=card,
         gpus=number,
+        share=min(1.0, gpus) or 1.0,
         available=available,
         weights=split,
         activations=activations,

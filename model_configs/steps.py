@@ -82,9 +82,9 @@ class StepTime:
         card = plan.card
         self._card = card
         hopper = (card.capability or ()) >= (9,) and (card.capability or ()) < (12,)
-        self._flops = card.flops * plan.gpus
+        self._flops = card.flops * plan.gpus * plan.share
         self._products = self._flops * (rates.compute_hopper if hopper else rates.compute)
-        self._bandwidth = card.bandwidth * plan.gpus
+        self._bandwidth = card.bandwidth * plan.gpus * plan.share
         quantization = quantization_of(config, args)
         self._faster = _faster(quantization, card.capability or (), rates)
 
@@ -135,11 +135,11 @@ class StepTime:
             element_bytes=self._element,
             batched_tokens=1,
         )
-        total += writing * held / (self._card.bandwidth * rates.read_cache)
+        total += writing * held * self._gpus / (self._bandwidth * rates.read_cache)
         new = max(1.0, prompt - cached)
         total += reading / new * self._attention(prompt, cached) / (self._flops * rates.compute_attention)
         states = tokens * architecture.hidden_size * 2
-        total += architecture.layers * states * rates.states / (self._card.bandwidth * rates.read)
+        total += architecture.layers * states * rates.states * self._gpus / (self._bandwidth * rates.read)
         if self._gpus > 1:  # two sums over all GPUs in each layer, in which each GPU sends everything twice
             sent = 2 * states * (self._gpus - 1) / self._gpus
             total += 2 * architecture.layers * (rates.send_seconds + sent / (self._card.link * rates.send))
@@ -151,8 +151,7 @@ class StepTime:
         for kind in self._architecture.cache:
             window = min(kind.window or prompt, prompt)
             pairs = _pairs(prompt, window) - _pairs(cached, window)
-            shared = kind.heads == 1 and kind.width > 512
-            head = _MLA_HEAD if shared else kind.width / 2
+            head = _MLA_HEAD if kind.compressed else kind.width / 2
             total += kind.layers * 4 * self._architecture.heads * head * pairs
         return total
 

@@ -14,6 +14,7 @@ from daft_vllm.model_configs.cards import GIB
 from daft_vllm.model_configs.memory import (
     BYTES,
     MemoryPlan,
+    block_tokens,
     cache_element_bytes,
     sequence_bytes,
     vllm_defaults,
@@ -78,7 +79,8 @@ def estimate_throughput(
         output_tokens: of a row, 1 at least.
         cached_tokens: tokens of the prompt that other rows share.
     """
-    args = {**vllm_defaults(plan.card), **(engine_args or {})}
+    given = {name: value for name, value in (engine_args or {}).items() if value is not None}
+    args = {**vllm_defaults(plan.card), **given}
     if BYTES.get(str(args.get("dtype", "auto")), 2.0) > 2 or not (plan.card.flops and plan.card.bandwidth):
         return None
     shape = Shape(prompt_tokens, output_tokens, cached_tokens)
@@ -167,6 +169,9 @@ def _bytes(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], token
         int(tokens),
         tensor_parallel=plan.gpus,
         element_bytes=cache_element_bytes(args),
+        block_size=block_tokens(
+            config.architecture, tensor_parallel=plan.gpus, element_bytes=cache_element_bytes(args)
+        ),
         batched_tokens=1,
     )
 

@@ -99,6 +99,10 @@ class Outcome(NamedTuple):
         return cls(error=ErrorValue(code, message), prompt_tokens=prompt_tokens)
 
 
+NO_PROMPT = Outcome.failed("null_prompt", "the prompt is null")
+"""The outcome of a row without a prompt."""
+
+
 def count_by_code(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Count the failed rows of ``outcomes`` by error code, most frequent first."""
     counts: dict[str, int] = {}

@@ -36,12 +36,13 @@ class AnswerStore:
             self._index = Index(folder)
         except (OSError, ValueError) as e:
             raise StoreError(f"the store {folder} can't be read: {e}") from e
+        self._reading = threading.Lock()
         self._lock = threading.Condition()
         self._keys: list[bytes] = []
         self._outcomes: list[Outcome] = []
         self._appended = 0
         self._written = 0
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._is_closed = False
         self._waiting = 0  # callers of ``flush``
         self._writer = SegmentWriter(folder)
@@ -54,7 +55,7 @@ class AnswerStore:
 
     def find(self, keys: Sequence[bytes], again: Sequence[bool]) -> list[Outcome | None]:
         """Return the stored outcome of each key, see ``Index.find``."""
-        with self._lock:
+        with self._reading:  # not the other lock: ``append`` doesn't wait for the disk
             try:
                 return self._index.find(keys, again)
             except OSError as e:
@@ -113,7 +114,7 @@ class AnswerStore:
                 outcomes, self._outcomes = self._outcomes[:_ROWS], self._outcomes[_ROWS:]
             try:
                 self._writer.write(batch_of(keys, outcomes))
-            except OSError as e:
+            except Exception as e:  # a disk that is full, for example
                 with self._lock:
                     self._error = e
                     self._lock.notify_all()

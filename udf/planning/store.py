@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft
     folder = Path(options.store).expanduser().resolve()
     engine = engine_identity(replace(spec.engine, model=resolve_model(spec.engine.model)))
     asked = {
-        "prompt": ", ".join(map(str, messages)),
+        "prompt": ", ".join(map(_shown, messages)),
         "system_message": spec.options.system_message,
         "examples": spec.examples or None,
         "return_format": spec.format.constraints or None,
@@ -52,3 +53,11 @@ def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft
     given = shown_identity({**engine, **{name: value for name, value in asked.items() if value is not None}})
     open_folder(folder, given, changed=options.store_changed)
     return replace(spec, store=StoreSpec(str(folder), identity_digest(engine)))
+
+
+def _shown(column: daft.Expression) -> str:
+    """Return a column as text that is the same in each run. Daft numbers functions, and prints keys of a storage."""
+    text = re.sub(r"-\d+-\d+(?=\()", "", str(column))
+    if re.search(r"Config|PyObject|0x[0-9a-f]{6}", text):
+        return ", ".join(sorted(set(re.findall(r"col\((.*?)\)", text)))) or "a function"
+    return text

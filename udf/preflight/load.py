@@ -99,7 +99,10 @@ def with_card_settings(config: EngineConfig) -> EngineConfig:
     settings = card_settings(known, card) | {
         name: Setting(value, "given") for name, value in config.engine_args.items()
     }
-    settings = with_batching(settings, known, card, config.gpus)
+    try:
+        settings = with_batching(settings, known, card, config.gpus)
+    except Exception as e:  # an estimate, of an odd model
+        logger.debug("not known which batches suit %s: %s", config.model, e)
     return replace(config, engine_args={name: setting.value for name, setting in settings.items()})
 
 

@@ -26,6 +26,7 @@ from daft_vllm.errors import (
     OptionError,
     RowError,
     SchemaError,
+    StoreError,
 )
 from daft_vllm.udf.answers.results import first_row, result_series, value_array, with_stop_named
 from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
@@ -118,7 +119,11 @@ class PromptActor:
                     step = await asyncio.to_thread(next_step, steps, answers)
                 return step
         except DaftVLLMError as e:
+            self._stored = None  # if the query is run again, it looks at the store anew
             raise _without_frames(e) from e.__cause__
+        except asyncio.CancelledError:
+            self._stored = None
+            raise
         finally:
             self._batches.discard(batch)
             if not self._batches:  # Daft runs the expression's next query in the driver with the same actor
@@ -152,14 +157,19 @@ class PromptActor:
             return (yield Asked(requests))
         with self._lock:
             self._stored = stored = self._stored or StoredAnswers(self._spec.store)
+            self._begin_progress()
         known, keys = stored.split(requests)
         unknown = [i for i, outcome in enumerate(known) if outcome is None]
         with self._lock:
-            self._found += len(requests) - len(unknown)
+            self._refused += keys.count(b"")
+            self._found += len(requests) - len(unknown) - keys.count(b"")
         if unknown:
             answers = yield Asked([requests[i] for i in unknown], stored.keeper([keys[i] for i in unknown]))
-            stored.flush()
-            known = list(known)
+            try:
+                stored.flush()
+            except StoreError as e:
+                self._give_up(e)
+                raise
             for i, answer in zip(unknown, answers, strict=True):
                 known[i] = answer
         return [outcome for outcome in known if outcome is not None]

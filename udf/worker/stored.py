@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from daft_vllm.engine import Outcome, Request
+from daft_vllm.engine.requests.outcome import NO_PROMPT
 from daft_vllm.engine.store.answers import AnswerStore
 from daft_vllm.engine.store.keys import is_determined, request_key
 
@@ -37,11 +39,13 @@ class StoredAnswers:
     def __init__(self, spec: StoreSpec) -> None:
         self._engine = spec.engine
         self._store = AnswerStore(Path(spec.folder))
+        self._finalizer = weakref.finalize(self, self._store.close)  # its thread and its file end with the query
 
     def split(self, requests: Sequence[Request]) -> tuple[list[Outcome | None], list[bytes]]:
         """Return the stored outcome of each request, None where there is none, and each request's key.
 
-        A sampled answer without a seed is given to one row only; rows that ask the same get one each.
+        A sampled answer without a seed is given to one row of this process only; rows that ask the same get one each.
+        With several engines a row in each may get the same one.
 
         Raises:
             StoreError: it can't be read any more.
@@ -49,7 +53,7 @@ class StoredAnswers:
         keys = [b"" if request.prompt is None else request_key(request, self._engine) for request in requests]
         asked = [i for i, key in enumerate(keys) if key]
         found = self._store.find([keys[i] for i in asked], [is_determined(requests[i]) for i in asked])
-        outcomes: list[Outcome | None] = [None] * len(requests)
+        outcomes: list[Outcome | None] = [None if key else NO_PROMPT for key in keys]
         for i, outcome in zip(asked, found, strict=True):
             outcomes[i] = outcome
         return outcomes, keys
@@ -57,8 +61,7 @@ class StoredAnswers:
     def keeper(self, keys: Sequence[bytes]) -> Callable[[int, Outcome], None]:
         """Return what takes each outcome as soon as it is there, by its place in ``keys``, and keeps it.
 
-        Outcomes without a text are not kept, nor are those of which the engine says that they may turn out otherwise:
-        these rows are asked again.
+        Outcomes without a text are not kept: these rows are asked again.
         """
 
         def keep(index: int, outcome: Outcome) -> None:
@@ -73,5 +76,5 @@ class StoredAnswers:
         self._store.flush()
 
     def close(self) -> None:
-        """Write what is left."""
-        self._store.close()
+        """Write what is left, and close the files."""
+        self._finalizer()

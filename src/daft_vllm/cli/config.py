@@ -193,7 +193,7 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
         console.print(f"by estimate, {sentence}", highlight=False)
     if what.rows:
         hours = [what.rows / rows / 3600 for rows in (rate.high, rate.low)]
-        prices = [f"${each * what.dollars_per_hour * what.plan.gpus:.2f}" for each in hours]
+        prices = [f"${each * what.dollars_per_hour * what.plan.gpus * what.plan.share:.2f}" for each in hours]
         cost = f", {prices[0]} to {prices[1]}" if what.dollars_per_hour else ""
         console.print(
             f"{what.rows} rows: {hours[0]:.2f} to {hours[1]:.2f} hours on one engine{cost}, without the load",

@@ -16,8 +16,11 @@ import pytest
 
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.toolbox import ToolAnswer, ToolCall
+from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.store import segments
 from daft_vllm.engine.store.answers import AnswerStore
+from daft_vllm.engine.store.identity import engine_identity
+from daft_vllm.engine.store.manifest import open_folder
 from daft_vllm.errors import StoreError
 
 
@@ -182,6 +185,49 @@ def test_a_full_disk_is_an_error_that_says_what_is_kept(tmp_path: Path, monkeypa
     monkeypatch.undo()
     store.close()
     assert found(tmp_path, range(2)) == [answer(0), None]
+
+
+def test_many_answers_to_the_same_question(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path)
+    for number in range(20_000):
+        store.append(key(0), answer(number))
+    store.close()
+    store = AnswerStore(tmp_path)
+    started = time.monotonic()
+    assert store.find([key(0)] * 20_001, [False] * 20_001) == [*(answer(n) for n in range(20_000)), None]
+    assert time.monotonic() - started < 20, "not a search through all of them for each"
+    store.close()
+
+
+def test_the_manifest(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    open_folder(folder, {"max_tokens": "1"})
+    open_folder(folder, {"max_tokens": "2"})  # there are no answers yet
+    written(folder, range(1))
+    with pytest.raises(StoreError, match=r"max_tokens was '2', and is '1'; seed is '3', and was not given"):
+        open_folder(folder, {"max_tokens": "1", "seed": "3"})
+    open_folder(folder, {"max_tokens": "1"}, changed=True)
+    for content in ("", "[]", '{"format": 1'):
+        (folder / "job.json").write_text(content)
+        with pytest.raises(StoreError, match=r"is damaged .*: delete it if this is the store of the same job"):
+            open_folder(folder, {"max_tokens": "1"})
+    (folder / "job.json").unlink()
+    open_folder(folder, {"max_tokens": "1"})
+    (folder / "job.json").write_text('{"format": 7, "asked": {}}')
+    with pytest.raises(StoreError, match="use the version that wrote it"):
+        open_folder(folder, {"max_tokens": "1"})
+
+
+def test_other_weights_are_another_model(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(40 << 20))
+    (tmp_path / "config.json").write_text("{}")
+    before = engine_identity(EngineConfig(str(tmp_path)))
+    assert engine_identity(EngineConfig(str(tmp_path), {"max_num_seqs": 4, "enforce_eager": True})) == before
+    assert engine_identity(EngineConfig(str(tmp_path), {"dtype": "float16"})) != before
+    with (tmp_path / "model.safetensors").open("r+b") as file:  # one layer in the middle
+        file.seek(15 << 20)
+        file.write(b"x" * (4 << 20))
+    assert engine_identity(EngineConfig(str(tmp_path)))["model"] != before["model"]
 
 
 @pytest.mark.slow
