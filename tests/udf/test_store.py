@@ -144,7 +144,8 @@ def test_a_row_without_a_prompt_needs_no_engine(engine: object, smollm2: str, tm
 def test_conversations_formats_and_retries_are_stored_too(
     engine: object, smollm2: str, tmp_path: Path, asked: list[int]
 ) -> None:
-    options: dict[str, Any] = {"return_format": {"a": str}, "max_tokens": 2, "retries": 1, "details": True}
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    options: dict[str, Any] = {"return_format": schema, "max_tokens": 2, "retries": 1, "details": True}
     options["examples"] = [("one", {"a": "two"})]
     first = answers(WORDS[:4], tmp_path / "s", smollm2, **options)
     rows = list(asked)
