@@ -86,7 +86,7 @@ def test_a_model_that_is_too_large_for_a_card() -> None:
     assert roomy["memory"].status == "ok"
     assert roomy["memory"].seen.startswith("2 x A100-80: on each GPU ")
     assert roomy["GPUs"].seen == "3 engines with 2 x A100-80 each: 6 x A100-80 in all"
-    assert roomy.verdict == "it won't run: 1 failure (model)"  # it is gated
+    assert roomy.verdict.startswith("it won't run: 1 failure (model)")  # it is gated; the disk may be small, too
     report = check(model="qwen3-8b", gpu="L4")
     assert report.verdict == str(report).splitlines()[-1] == "it will run; 2 warnings (model, memory)"
     short = report["memory"]
@@ -223,7 +223,7 @@ def test_the_commands(smollm2: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check", "gemma-3-27b", "--gpu", "L4"])
     assert result.exit_code == 1
     assert "failure" in result.stdout
-    assert result.stdout.splitlines()[-1] == "it won't run: 2 failures (model, memory)"
+    assert result.stdout.splitlines()[-1].startswith("it won't run: 2 failures (model, memory)")
     assert "nothing to look at" not in result.stdout
     assert result.stdout.count("needs a table: --input") == 1
     assert "--gpus 4" in " ".join(result.stdout.replace("│", " ").split())
@@ -300,12 +300,13 @@ def test_changes_of_vllm_that_do_not_fit_are_said(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("daft_vllm.udf.preflight.machine.states", lambda: found)
 
     name = "changes of vLLM"
-    assert check(gpus=0)[name].seen.endswith(f": all {len(states())} changes of vLLM fit")
-    for_gpus = sum(not one.patch.cpu_only for one in states())
-    assert check(gpus=1)[name].seen.endswith(f": all {for_gpus} changes of vLLM fit")
+    on_cpu, on_gpus = (sum(one.patch.is_used(cpu=cpu, reproducible=False) for one in states()) for cpu in (True, False))
+    assert 0 < on_gpus < on_cpu
+    assert check(gpus=0)[name].seen.endswith(f": all {on_cpu} changes of vLLM fit")
+    assert check(gpus=1)[name].seen.endswith(f": all {on_gpus} changes of vLLM fit")
     without("masks")
     assert check(gpus=0)[name].status == "warning"
-    assert f"{len(states()) - 1} of {len(states())} changes" in check(gpus=0)[name].seen
+    assert f"{on_cpu - 1} of {on_cpu} changes" in check(gpus=0)[name].seen
     assert "masks is left out (it is gone)" in check(gpus=0)[name].seen
     without("adapter_ops")
     assert check(gpus=0)[name].status == "warning"

@@ -149,8 +149,8 @@ def test_conversations_formats_and_retries_are_stored_too(
     options["examples"] = [("one", {"a": "two"})]
     first = answers(WORDS[:4], tmp_path / "s", smollm2, **options)
     rows = list(asked)
-    assert rows[0] == 4
-    assert sum(rows) > 4, "some were cut off, and asked again"
+    assert 4 in rows
+    assert sum(rows) > 5, "some were cut off, and asked again"
     second = answers(WORDS[:4], tmp_path / "s", smollm2, **options)
     assert [row["value"] for row in second] == [row["value"] for row in first]
     assert asked == rows
