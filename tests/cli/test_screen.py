@@ -110,6 +110,7 @@ def test_a_summary_leaves_out_what_did_not_happen() -> None:
         cached_tokens=0,
         completion_tokens=10,
         optimal_tokens=100,
+        stored=0,
         retried=0,
         duplicates=0,
         mean_running=3.0,

@@ -269,6 +269,7 @@ def test_log_probabilities_have_the_same_bits(smollm2: str, kind: str) -> None:
         assert len(differing) > 3
 
 
+@pytest.mark.other_engine
 def test_a_row_that_draws_without_a_seed_is_an_error(smollm2: str) -> None:
     config = EngineConfig(smollm2, {**ROOM, "max_num_seqs": 64, "max_num_batched_tokens": 2048}, reproducible=True)
     df = daft.from_pydict({"q": ["Hi!", "Hi!", "Hi!", "Hi!"], "t": [0.0, 0.0, 1.0, 1.0], "s": [None, 1, None, 1]})

@@ -90,13 +90,12 @@ def _shares(
     if record.cached_tokens is None:
         return found
     estimate = estimate_throughput(
-        config.architecture,
+        config,
         plan_memory(config.architecture, weights, card, engine_args=args),
-        active_parameters=parameters,
+        args,
         prompt_tokens=round(prompt),
         output_tokens=max(1, round(output)),
         cached_tokens=round(record.cached_tokens / record.rows),
-        max_num_seqs=args.get("max_num_seqs"),
     )
     found["estimated"] = estimate.rows if estimate is not None else None
     return found

@@ -22,7 +22,10 @@ MARKS = {
     "gemma4": ("<|channel>", "<channel|>"),
     "glm45": THINK,
     "hunyuan_a13b": ("<think>\n", "\n</think>\n<answer>\n"),
+    "kimi_k2": THINK,
     "minimax_m2": THINK,
+    "minimax_m3": ("<mm:think>", "</mm:think>"),
+    "nemotron_v3": THINK,
     "olmo3": THINK,
     "openai_gptoss": (
         "<|channel|>analysis<|message|>",
