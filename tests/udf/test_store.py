@@ -185,7 +185,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("process", ["process", "driver", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "process", ["process", *(pytest.param(one, marks=pytest.mark.slow) for one in ("driver", "ray"))]
+)
 def test_a_job_that_was_killed_goes_on(smollm2: str, tmp_path: Path, process: str) -> None:
     """It is killed at once, with all of its processes, in the middle of its one batch."""
     script = tmp_path / "script.py"
