@@ -215,6 +215,7 @@ def test_a_job_that_was_killed_goes_on(smollm2: str, tmp_path: Path, process: st
     assert all(row["error"] is None and row["value"] for row in found["a"])
 
 
+@pytest.mark.other_engine
 def test_the_command_goes_on_and_counts_what_was_stored(engine: object, smollm2: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text\n" + "".join(f"number {i}\n" for i in range(12)))
     printed = []
