@@ -7,8 +7,9 @@ from typing import Any
 
 from daft_vllm.model_configs.cards import GIB, Card
 from daft_vllm.model_configs.memory import MemoryPlan, plan_memory, weight_bytes, weights_of
+from daft_vllm.model_configs.quantization import multiplies
 from daft_vllm.model_configs.registry import ModelConfig, known_models
-from daft_vllm.model_configs.siblings import FP8, as_quantized, usable_siblings
+from daft_vllm.model_configs.siblings import as_quantized, usable_siblings
 from daft_vllm.model_configs.splitting import SIZES, possible_sizes, split_problem
 from daft_vllm.model_configs.throughput import estimate_throughput
 
@@ -67,7 +68,7 @@ def faster(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], *, sh
     if not before:
         return []
     tried: list[tuple[float, str]] = []
-    fp8 = (plan.card.capability or ()) >= FP8
+    fp8 = multiplies("fp8", plan.card.capability or ())
     if config.quantization is None and "quantization" not in args:
         siblings = usable_siblings(config, plan.card, plan.gpus)
         for kind, name in siblings.items():
@@ -101,7 +102,7 @@ def advice(config: ModelConfig, plan: MemoryPlan, weights: int, args: Mapping[st
         if plan_memory(config.architecture, weights, plan.card, gpus=number, engine_args=more).longest:
             fitting.append(f"gpus={number}")
             break
-    if config.quantization is None and (plan.card.capability or ()) >= FP8:
+    if config.quantization is None and multiplies("fp8", plan.card.capability or ()):
         smaller = weight_bytes(config.parameters, config.architecture, quantization="fp8_per_tensor")
         if plan_memory(config.architecture, smaller, plan.card, gpus=plan.gpus, engine_args=args).longest:
             fitting.append('engine_args={"quantization": "fp8_per_tensor"}')

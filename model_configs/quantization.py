@@ -61,6 +61,22 @@ LEAST_CAPABILITY: Mapping[str, tuple[int, int]] = {
 Those that every card has are left out."""
 
 
+FP8 = (8, 9)
+"""The lowest compute capability with which vLLM multiplies 8-bit floating point matrices."""
+_FP4 = (10, 0)
+"""The lowest one with which it multiplies 4-bit floating point matrices."""
+_INT8, NO_INT8 = (7, 5), (10, 0)
+"""vLLM multiplies 8-bit integers from the first to below the second (vllm-project/vllm
+docs/features/quantization/llm_compressor/int8_w8a8.md: "INT8 is not supported on compute capability >= 10.0")."""
+
+
+def multiplies(activations: str | None, capability: tuple[int, ...]) -> bool:
+    """Return whether a card multiplies in a type, one of ``Quantization.activations``. False for None: it expands."""
+    if activations == "int8":
+        return _INT8 <= capability < NO_INT8
+    return activations is not None and capability >= {"fp8": FP8, "fp4": _FP4}[activations]
+
+
 @dataclass(frozen=True)
 class Quantization:
     """How a model's weights are quantized.
@@ -164,19 +180,13 @@ def _activations(saved: Mapping[str, Any], name: str) -> str | None:
         return "fp4"
     if name.startswith(_MULTIPLIES_FP8) or ("quant_algo" in saved and "fp8" in str(saved["quant_algo"]).lower()):
         return "fp8"
-    for part in _all_parts(saved):
-        if part.get("num_bits") == 8 or "8" in str(part.get("dtype")):  # compressed-tensors, Quark
-            return "int8" if "int" in f"{part.get('type')} {part.get('dtype')}" else "fp8"
+    for part in _parts(saved):
+        for said in filter(None, map(part.get, _ACTIVATIONS)):
+            if not isinstance(said, Mapping):
+                continue
+            if said.get("num_bits") == 8 or "8" in str(said.get("dtype")):  # compressed-tensors, Quark
+                return "int8" if "int" in f"{said.get('type')} {said.get('dtype')}" else "fp8"
     return None
-
-
-def _all_parts(saved: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what a config says about activations, wherever it says so."""
-    for name, value in saved.items():
-        if name in _ACTIVATIONS and isinstance(value, Mapping):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from _all_parts(value)
 
 
 def _bits(part: Mapping[str, Any]) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daft_vllm.model_configs.cards import Card
+from daft_vllm.model_configs.quantization import multiplies
 from daft_vllm.model_configs.registry import ModelConfig
 from daft_vllm.model_configs.splitting import split_problem
 
@@ -27,11 +28,6 @@ _CONFIGS: dict[str, dict[str, Any]] = {
 }
 """What ``config.json`` says about quantization. ``"int8"`` multiplies in 8 bits, ``"int8-weights"`` in 16. Of models in
 FP8 some have blocks and some have none; with blocks fewer numbers of GPUs can share them."""
-FP8 = (8, 9)
-"""The lowest compute capability with which vLLM multiplies 8-bit floating point matrices."""
-_INT8, _NO_INT8 = (7, 5), (10, 0)
-"""vLLM multiplies 8-bit integers from the first to below the second (vllm-project/vllm
-docs/features/quantization/llm_compressor/int8_w8a8.md: "INT8 is not supported on compute capability >= 10.0")."""
 
 
 @functools.cache
@@ -47,11 +43,10 @@ def quantized_siblings(config: ModelConfig) -> dict[str, str]:
 def usable_siblings(config: ModelConfig, card: Card, gpus: int) -> dict[str, str]:
     """Return those of ``quantized_siblings`` that vLLM has kernels for on a card, and can split over ``gpus`` GPUs."""
     capability = card.capability or ()
-    multiplies = {"fp8": capability >= FP8, "int8": _INT8 <= capability < _NO_INT8, "int4": True}
     return {
         kind: name
         for kind, name in quantized_siblings(config).items()
-        if multiplies[kind] and split_problem(as_quantized(config, kind), gpus) is None
+        if (kind == "int4" or multiplies(kind, capability)) and split_problem(as_quantized(config, kind), gpus) is None
     }
 
 

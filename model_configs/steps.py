@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from daft_vllm.model_configs.memory import MemoryPlan, cache_element_bytes, sequence_bytes
-from daft_vllm.model_configs.quantization import Quantization, quantization_of
+from daft_vllm.model_configs.quantization import Quantization, multiplies, quantization_of
 from daft_vllm.model_configs.registry import ModelConfig
 
-_FP8 = (8, 9)
-"""The lowest compute capability with which vLLM multiplies 8-bit floating point matrices."""
-_FP4 = _NO_INT8 = (10, 0)
-"""The lowest one with which it multiplies 4-bit floating point matrices, and no longer 8-bit integers."""
 _MLA_HEAD = 160
 """Elements of a head while a prompt is read, where heads share one compressed entry: 192 of a key, 128 of a value."""
 
@@ -173,7 +169,4 @@ def _faster(quantization: Quantization | None, capability: tuple[int, ...], rate
         return 1.0
     if quantization.only_experts and quantization.method == "mxfp4":
         return rates.compute_mxfp4
-    needed = {"int8": (7, 5), "fp8": _FP8, "fp4": _FP4}.get(quantization.activations or "")
-    if quantization.activations == "int8" and capability >= _NO_INT8:
-        return rates.compute_expanded
-    return rates.compute_8 if needed is not None and capability >= needed else rates.compute_expanded
+    return rates.compute_8 if multiplies(quantization.activations, capability) else rates.compute_expanded

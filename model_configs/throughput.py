@@ -20,7 +20,7 @@ from daft_vllm.model_configs.memory import (
     vllm_defaults,
 )
 from daft_vllm.model_configs.registry import ModelConfig
-from daft_vllm.model_configs.steps import RATES, Rates, StepTime
+from daft_vllm.model_configs.steps import StepTime
 
 OFF_BY = 1.8
 """Nine tenths of the published measurements of vLLM 0.9 and later that the rates weren't fitted to are within this
@@ -174,6 +174,3 @@ def _bytes(config: ModelConfig, plan: MemoryPlan, args: Mapping[str, Any], token
         ),
         batched_tokens=1,
     )
-
-
-__all__ = ["OFF_BY", "RATES", "Load", "Rates", "Shape", "StepTime", "Throughput", "estimate_throughput"]

@@ -104,16 +104,6 @@ def run_child(
     return Ended(None if why else process.returncode, why)
 
 
-def last_line(log: Path) -> str:
-    """Return the last error in a log, or its last line."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    errors = [line.strip() for line in lines if "Error" in line]
-    return (errors or lines or ["its log is empty"])[-1][-400:]
-
-
 def _read(lines: Path, seen: int, on_line: Callable[[dict[str, Any]], None]) -> int:
     if not lines.is_file():
         return seen

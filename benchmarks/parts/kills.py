@@ -21,6 +21,7 @@ import psutil
 import pyarrow.parquet as pq
 import typer
 
+from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.store.segments import frames_of, segments_of
 
 _SCRIPT = """
@@ -64,18 +65,18 @@ def main(
 
         print("| kill | answers before | answers after | seconds | processes left |\n|---|---|---|---|---|")
         for number in range(kills):
-            before = _stored(store)
+            before = stored(store)
             running = start(store, output)
             started = time.monotonic()
             # Half of the kills come while it loads, half of them while it answers.
             if number % 2:
-                while _stored(store) == before and running.poll() is None:
+                while stored(store) == before and running.poll() is None:
                     time.sleep(0.05)
                 time.sleep(rng.uniform(0, 4))
             else:
                 time.sleep(rng.uniform(0.5, 20))
             left = _kill(running)
-            after = _stored(store)
+            after = stored(store)
             print(f"| {number + 1} | {before} | {after} | {time.monotonic() - started:.1f} | {left} |", flush=True)
             if after == rows:
                 break
@@ -96,7 +97,8 @@ def main(
             print(f"{differing} answers differ from those of a job that nobody disturbed.")
 
 
-def _stored(store: Path) -> int:
+def stored(store: Path) -> int:
+    """Return how many answers are in a store that is being written."""
     if not store.is_dir():
         return 0
     return sum(batch.num_rows for path in segments_of(store) for _, batch in frames_of(path))
@@ -108,16 +110,12 @@ def _answers(output: Path) -> dict[int, Any]:
 
 
 def _kill(running: subprocess.Popen[bytes]) -> int:
-    """Kill a process and all below it at once. Return how many of them are left three seconds later."""
-    processes = []
+    """Kill a process and all below it at once. Return how many of them are left two seconds later."""
+    left = []
     with contextlib.suppress(psutil.NoSuchProcess):
-        root = psutil.Process(running.pid)
-        processes = [root, *root.children(recursive=True)]
-    for one in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+        left = kill_processes([psutil.Process(running.pid)])
     running.wait()
-    return len(psutil.wait_procs(processes, timeout=3)[1])
+    return len(left)
 
 
 if __name__ == "__main__":

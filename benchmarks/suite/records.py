@@ -62,6 +62,32 @@ class Record:
         return RunKey(self.arm, self.workload, self.round, self.rows)
 
     @classmethod
+    def of_run(cls, key: RunKey, event: Mapping[str, Any], opened: float | None) -> Record:
+        """Return the record of what a worker says of a run.
+
+        Args:
+            key: the run.
+            event: what the worker says.
+            opened: seconds that its load took, if the run did not load anything itself.
+        """
+        prompt_tokens, cached_tokens = event["prompt_tokens"], event["cached_tokens"]
+        known = prompt_tokens is not None and cached_tokens is not None
+        return cls(
+            **key._asdict(),
+            seconds=round(event["seconds"], 4),
+            rows_per_second=round(key.rows / event["seconds"], 4),
+            load_seconds=event["load_seconds"] if event["load_seconds"] is not None else opened,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            computed_tokens=prompt_tokens - cached_tokens if known else None,
+            mean_running=event["mean_running"],
+            output_tokens=event.get("output_tokens"),
+            steps=event.get("steps"),
+            failed_rows=event.get("failed_rows") or 0,
+            peak_rss_mb=event["peak_rss_mb"],
+        )
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
         """Read a record, ignoring unknown keys."""
         names = {f.name for f in fields(cls)}

@@ -25,6 +25,7 @@ from benchmarks.suite.vocabulary import Vocabulary
 from benchmarks.suite.worker import COLD_WORKLOAD, Description, Task
 from benchmarks.suite.workloads import make_job, workload_names
 from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens
+from daft_vllm.engine.setup.guardian import kill_processes
 
 ROOT = Path(__file__).parents[2]
 COLD_ARMS = tuple(name for name, entry in ARMS.items() if entry.cold)
@@ -187,26 +188,9 @@ class Runner:
     def _ran(
         self, arm: str, task: Task, engine_args: dict[str, Any], event: dict[str, Any], opened: float | None
     ) -> None:
-        prompt_tokens, cached_tokens = event["prompt_tokens"], event["cached_tokens"]
-        known = prompt_tokens is not None and cached_tokens is not None
-        failed = event.get("failed_rows", 0)
-        record = Record(
-            **_key(arm, task)._asdict(),
-            seconds=round(event["seconds"], 4),
-            rows_per_second=round(task.rows / event["seconds"], 4),
-            load_seconds=event["load_seconds"] if event["load_seconds"] is not None else opened,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            computed_tokens=prompt_tokens - cached_tokens if known else None,
-            optimal_tokens=self._optimal(task),
-            mean_running=event["mean_running"],
-            output_tokens=event.get("output_tokens"),
-            steps=event.get("steps"),
-            failed_rows=failed,
-            peak_rss_mb=event["peak_rss_mb"],
-        )
+        record = replace(Record.of_run(_key(arm, task), event, opened), optimal_tokens=self._optimal(task))
         self._add(record, engine_args)
-        note = f", {failed} rows FAILED" if failed else ""
+        note = f", {record.failed_rows} rows FAILED" if record.failed_rows else ""
         self._say(f"{_title(arm, task)}: {event['seconds']:.2f} s, {record.rows_per_second:.2f} rows/s{note}")
 
     def _failed(self, arm: str, task: Task, engine_args: dict[str, Any], why_not: str) -> None:
@@ -228,9 +212,17 @@ class Runner:
             log.write(f"{line}\n")
 
     def _last_log_line(self, arm: str) -> str:
-        lines = self._log_path(arm).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        errors = [line.strip() for line in lines if "Error" in line]
-        return (errors or lines or ["its log is empty"])[-1][-500:]
+        return last_line(self._log_path(arm), 500)
+
+
+def last_line(log: Path, most: int = 400) -> str:
+    """Return the last error in a log, or its last line: its last ``most`` characters."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    errors = [line.strip() for line in lines if "Error" in line]
+    return (errors or lines or ["its log is empty"])[-1][-most:]
 
 
 @cache
@@ -287,11 +279,6 @@ def _rotated(items: Sequence[str], by: int) -> list[str]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill a worker and all its child processes that still run, and wait for the worker."""
-    processes = []
     with contextlib.suppress(psutil.Error):
-        root = psutil.Process(process.pid)
-        processes = [root, *root.children(recursive=True)]
-    for one in processes:
-        with contextlib.suppress(psutil.Error):
-            one.kill()
+        kill_processes([psutil.Process(process.pid)])
     process.wait()

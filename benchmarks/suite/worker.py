@@ -85,10 +85,8 @@ class Worker:
 
     def run(self) -> None:
         """Open, warm up and run every task; a task that fails is an event, and the next one is tried."""
-        try:
-            load_seconds = self._arm.open()
-        except NotExpressible as e:
-            self._say({"event": "cannot", "why_not": str(e)})
+        load_seconds = self._open()
+        if load_seconds is None:
             return
         self._say({"event": "opened", "load_seconds": load_seconds})
         with MemoryWatch(os.getpid()) as memory:
@@ -98,6 +96,14 @@ class Worker:
             for task in self._description.tasks:
                 self._run(task, memory)
         self._arm.close()
+
+    def _open(self) -> float | None:
+        """Open the arm, and return the seconds that it took. None: it can't run, which is reported."""
+        try:
+            return self._arm.open()
+        except NotExpressible as e:
+            self._say({"event": "cannot", "why_not": str(e)})
+            return None
 
     def run_cold(self) -> None:
         """Run the one task; the runner times the process."""

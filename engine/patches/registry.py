@@ -139,9 +139,8 @@ def apply_patch(name: str, install: Callable[[], None]) -> bool:
         install()
     except (ImportError, AttributeError, TypeError) as e:  # the loaded vLLM differs from its source text
         problem = f"{type(e).__name__}: {e}"
-        if (
-            patch.required or patch.required_with_adapters or patch.reproducible_only
-        ):  # this process doesn't know whether there are adapters
+        # This process doesn't know whether there are adapters.
+        if patch.required or patch.required_with_adapters or patch.reproducible_only:
             raise EngineStartError(refusal(patch, problem)) from e
         _warn_once(patch, problem)
         return False

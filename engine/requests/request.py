@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,6 +72,13 @@ class Request:
             first = next((i for i, message in enumerate(rest) if message.role == "user"), 0)
             rest[first] = _with_paragraph(rest[first], before=True, text=self.preamble)
         return (*system, *rest)
+
+
+def options_digest(request: Request) -> bytes:
+    """Return a digest of what an answer depends on besides the rendered prompt, its media and the adapter."""
+    own_seed = request.own_seed and request.sampling.seed is not None
+    determining = (request.sampling, own_seed, request.constraint, request.thinking, request.toolbox)
+    return hashlib.blake2b(repr(determining).encode(), digest_size=16).digest()
 
 
 def _with_paragraph(message: Message, *, before: bool, text: str) -> Message:

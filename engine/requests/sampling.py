@@ -146,13 +146,18 @@ class SamplingOptions(BaseModel):
         """
         return SamplingOptions.of({**others, **self.model_dump(exclude_unset=True)})
 
+    @property
+    def is_determined(self) -> bool:
+        """Whether the same prompt gets the same answer: nothing is drawn at random, or a seed says how."""
+        return not (self.temperature > 0 and self.seed is None)
+
     def resampled(self, attempt: int) -> SamplingOptions:
         """Return options that give another answer at each attempt.
 
         If the answer is determined (by temperature 0 or a seed), it stays determined: each attempt has its own seed,
         and a temperature of at least 0.7.
         """
-        if self.temperature > 0 and self.seed is None:
+        if not self.is_determined:
             return self
         return self.replace({"seed": ((self.seed or 0) + attempt) % 2**63, "temperature": max(self.temperature, 0.7)})
 

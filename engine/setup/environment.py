@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,9 @@ def set_variables(values: Mapping[str, str | None]) -> None:
 
 
 @contextlib.contextmanager
-def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Give these variables to processes that are started inside the ``with`` block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def kept_variables(names: Iterable[str]) -> Iterator[None]:
+    """Give these variables back the values that they have now, or none, when the ``with`` block ends."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:
@@ -96,13 +95,11 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_variables(names: Collection[str]) -> Iterator[None]:
-    """Give these variables back the values that they have now, or none, when the ``with`` block ends."""
-    before = {name: os.environ.get(name) for name in names}
-    try:
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Give these variables to processes that are started inside the ``with`` block."""
+    with kept_variables(values):
+        os.environ.update(values)
         yield
-    finally:
-        set_variables(before)
 
 
 def core_environment(*, cpu: bool, reproducible: bool = False) -> contextlib.AbstractContextManager[None]:

@@ -45,8 +45,8 @@ def exit_with_parent_thread() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def kill_processes(processes: Sequence[psutil.Process]) -> None:
-    """Kill ``processes`` and their descendants and wait until they are gone."""
+def kill_processes(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Kill ``processes`` and their descendants and wait until they are gone. Return those that are not, in time."""
     to_kill = list(processes)
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -54,7 +54,7 @@ def kill_processes(processes: Sequence[psutil.Process]) -> None:
     for process in to_kill:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(to_kill, timeout=KILL_SECONDS)
+    return psutil.wait_procs(to_kill, timeout=KILL_SECONDS)[1]
 
 
 def child_processes() -> list[psutil.Process]:

@@ -67,7 +67,8 @@ class AnswerStore:
             self._keys.append(key)
             self._outcomes.append(outcome)
             self._appended += 1
-            self._lock.notify_all()
+            if len(self._keys) in (1, _ROWS):  # it begins to wait, or need not wait longer
+                self._lock.notify_all()
 
     def flush(self) -> None:
         """Return when everything that was appended before is on the disk.

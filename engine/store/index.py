@@ -31,7 +31,6 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self._frames: list[Frame] = []
-        self.bytes = 0
         halves: list[np.ndarray] = []
         frames: list[np.ndarray] = []
         for path in segments_of(folder):
@@ -40,7 +39,6 @@ class Index:
                 halves.append(keys)
                 frames.append(np.full(len(keys), len(self._frames), dtype=np.int32))
                 self._frames.append(frame)
-                self.bytes += frame.length
         keys = np.concatenate(halves) if halves else np.empty((0, 2), dtype=">u8")
         number = np.concatenate(frames) if frames else np.empty(0, dtype=np.int32)
         rows = np.concatenate([np.arange(len(half), dtype=np.int32) for half in halves]) if halves else number

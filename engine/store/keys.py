@@ -12,31 +12,23 @@ from daft_vllm.engine.requests.request import Request
 from daft_vllm.engine.store.segments import KEY_BYTES
 
 
-def request_key(request: Request, engine: bytes) -> bytes:
+def request_key(request: Request, options: bytes, engine: bytes) -> bytes:
     """Return the key of a request.
 
     Args:
         request: the request. It has a prompt.
+        options: its ``options_digest``.
         engine: what stands for the model and the engine's settings, from ``identity_digest``.
     """
     whole = (
         [_message(message) for message in request.messages()],
         isinstance(request.prompt, str),
-        repr(request.sampling),
-        request.own_seed,
-        repr(request.constraint),
         request.apply_chat_template,
         json.dumps(request.chat_template_kwargs or {}, default=repr),
-        request.thinking,
         request.adapter,
-        repr(request.toolbox),
+        options,
     )
     return hashlib.blake2b(repr(whole).encode(errors="surrogatepass"), digest_size=KEY_BYTES, key=engine).digest()
-
-
-def is_determined(request: Request) -> bool:
-    """Whether equal requests have the same answer: none of it is drawn at random, or a seed says how."""
-    return request.sampling.temperature == 0 or request.sampling.seed is not None
 
 
 def identity_digest(identity: Mapping[str, str]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from daft_vllm.engine.requests.content import (
 )
 from daft_vllm.engine.requests.outcome import NO_PROMPT, Outcome
 from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
-from daft_vllm.engine.requests.request import Request
+from daft_vllm.engine.requests.request import Request, options_digest
 from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser
 from daft_vllm.engine.setup.sampling_rules import check_sampling
@@ -227,7 +226,7 @@ class RequestRenderer:
             tokenizer=self._renderer.get_tokenizer(),
             ends=self._ends,
         )
-        if self._config.reproducible and sampling.temperature > 0 and sampling.seed is None:
+        if self._config.reproducible and not sampling.is_determined:
             raise OptionError("reproducible=True needs a seed in every row with a temperature above 0.")
         return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.can_detokenize(sampling))
 
@@ -359,11 +358,7 @@ def _may_hold_media(request: Request) -> bool:
 
 def _options_digest(request: Request) -> bytes:
     """Return a digest of everything but the prompt that determines the answer. Empty: the answer is drawn at random."""
-    if request.sampling.temperature > 0 and request.sampling.seed is None:
-        return b""
-    own_seed = request.own_seed and request.sampling.seed is not None
-    determining = (request.sampling, own_seed, request.constraint, request.thinking, request.toolbox)
-    return hashlib.blake2b(repr(determining).encode(), digest_size=16).digest()
+    return options_digest(request) if request.sampling.is_determined else b""
 
 
 def _encodable(text: str) -> str:

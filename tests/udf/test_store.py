@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -18,18 +17,15 @@ import pytest
 from daft import col
 from typer.testing import CliRunner
 
+from benchmarks.parts.kills import stored
 from daft_vllm import prompt
 from daft_vllm.cli import app
 from daft_vllm.engine import OfflineEngine
-from daft_vllm.engine.store.segments import frames_of, segments_of
+from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.errors import OptionError, StoreError
 from tests.conftest import ENGINE_ARGS
 
 WORDS = [f"word {i}" for i in range(40)]
-
-
-def stored_rows(folder: Path) -> int:
-    return sum(batch.num_rows for path in segments_of(folder) for _, batch in frames_of(path))
 
 
 def answers(rows: list[str], store: Path, model: str, **options: Any) -> list[Any]:
@@ -60,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_second_run_computes_only_new_rows(engine: object, smollm2: str, tmp_path: Path, asked: list[int]) -> None:
     first = answers(WORDS[:20], tmp_path / "s", smollm2)
     assert asked == [20]
-    assert stored_rows(tmp_path / "s") == 20
+    assert stored(tmp_path / "s") == 20
     assert answers(WORDS[10:40], tmp_path / "s", smollm2)[:10] == first[10:]
     assert asked == [20, 20]
     assert answers(WORDS, tmp_path / "s", smollm2)[:20] == first
@@ -172,6 +168,7 @@ import daft
 from daft import col
 from typer.testing import CliRunner
 
+from benchmarks.parts.kills import stored
 from daft_vllm import prompt
 from daft_vllm.cli import app
 if __name__ == "__main__":
@@ -198,18 +195,16 @@ def test_a_job_that_was_killed_goes_on(smollm2: str, tmp_path: Path, process: st
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": env}
     running = subprocess.Popen(command, start_new_session=True, **quiet)
     deadline = time.monotonic() + 300
-    while not (store.is_dir() and stored_rows(store) > 30):
+    while stored(store) <= 30:
         assert running.poll() is None, "it ended by itself"
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    for one in [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+    kill_processes([psutil.Process(running.pid)])
     running.wait()
-    kept = stored_rows(store)
+    kept = stored(store)
     assert 30 < kept < 200
     subprocess.run(command, check=True, **quiet)
-    assert stored_rows(store) == 200, "no row was computed twice"
+    assert stored(store) == 200, "no row was computed twice"
     found = daft.read_parquet(str(tmp_path / "out")).sort("id").to_pydict()
     assert found["id"] == list(range(200))
     assert all(row["error"] is None and row["value"] for row in found["a"])

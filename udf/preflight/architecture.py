@@ -13,7 +13,7 @@ from daft_vllm.engine.setup.model_files.folder import folder_shapes
 from daft_vllm.engine.setup.sources import module_source
 from daft_vllm.errors import ModelError, suggest
 from daft_vllm.model_configs import ModelConfig
-from daft_vllm.model_configs.quantization import LEAST_CAPABILITY, quantization_config, quantization_of
+from daft_vllm.model_configs.quantization import LEAST_CAPABILITY, NO_INT8, quantization_config, quantization_of
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, split_problem, tensor_parallel_size
 from daft_vllm.udf.preflight.model import Model, check_packages
 from daft_vllm.udf.preflight.report import Check
@@ -26,9 +26,6 @@ _QUANTIZES_ITSELF = ("online", "experts_int8", "mxfp8", "mxfp4", "inc", "torchao
 others the weights have to be quantized in their files (``QuantizationConfig.get_config_filenames``)."""
 BFLOAT16 = (8, 0)
 """GPUs with at least this compute capability have bfloat16."""
-_NO_INT8 = (10, 0)
-"""GPUs since this compute capability have no kernel for products of 8-bit integers (vllm-project/vllm,
-docs/features/quantization/llm_compressor/int8_w8a8.md)."""
 _OLD_ROPES = {"su", "mrope"}
 """Kinds of RoPE to which vLLM gives other names (``patch_rope_parameters``)."""
 _ALIKE = 0.3
@@ -252,10 +249,10 @@ def check_card_type(model: Model, name: str, capability: tuple[int, ...] | None)
             f"{quantization.method} weights need {least[0]}.{least[1]}: use another card, or a model that is quantized "
             "otherwise."
         )
-    if quantization is not None and quantization.activations == "int8" and capability >= _NO_INT8:
+    if quantization is not None and quantization.activations == "int8" and capability >= NO_INT8:
         raise ModelError(
             f"a {name} has compute capability {'.'.join(map(str, capability))}, and vLLM multiplies 8-bit integers up "
-            f"to {_NO_INT8[0] - 1}.x only: use a model with FP8 weights, or another card."
+            f"to {NO_INT8[0] - 1}.x only: use a model with FP8 weights, or another card."
         )
     if capability >= BFLOAT16:
         return

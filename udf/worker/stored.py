@@ -9,8 +9,9 @@ from pathlib import Path
 
 from daft_vllm.engine import Outcome, Request
 from daft_vllm.engine.requests.outcome import NO_PROMPT
+from daft_vllm.engine.requests.request import options_digest
 from daft_vllm.engine.store.answers import AnswerStore
-from daft_vllm.engine.store.keys import is_determined, request_key
+from daft_vllm.engine.store.keys import request_key
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class StoredAnswers:
     def __init__(self, spec: StoreSpec) -> None:
         self._engine = spec.engine
         self._store = AnswerStore(Path(spec.folder))
-        self._finalizer = weakref.finalize(self, self._store.close)  # its thread and its file end with the query
+        weakref.finalize(self, self._store.close)  # its thread and its file end with the query
 
     def split(self, requests: Sequence[Request]) -> tuple[list[Outcome | None], list[bytes]]:
         """Return the stored outcome of each request, None where there is none, and each request's key.
@@ -50,13 +51,27 @@ class StoredAnswers:
         Raises:
             StoreError: it can't be read any more.
         """
-        keys = [b"" if request.prompt is None else request_key(request, self._engine) for request in requests]
+        keys = self._keys(requests)
         asked = [i for i, key in enumerate(keys) if key]
-        found = self._store.find([keys[i] for i in asked], [is_determined(requests[i]) for i in asked])
+        found = self._store.find([keys[i] for i in asked], [requests[i].sampling.is_determined for i in asked])
         outcomes: list[Outcome | None] = [None if key else NO_PROMPT for key in keys]
         for i, outcome in zip(asked, found, strict=True):
             outcomes[i] = outcome
         return outcomes, keys
+
+    def _keys(self, requests: Sequence[Request]) -> list[bytes]:
+        """Return the key of each request, empty if it has no prompt. Most rows of a batch share their options."""
+        by_options: dict[tuple[object, ...], bytes] = {}
+        keys = []
+        for one in requests:
+            if one.prompt is None:
+                keys.append(b"")
+                continue
+            options = (id(one.sampling), id(one.constraint), id(one.toolbox), one.thinking, one.own_seed)
+            if options not in by_options:
+                by_options[options] = options_digest(one)
+            keys.append(request_key(one, by_options[options], self._engine))
+        return keys
 
     def keeper(self, keys: Sequence[bytes]) -> Callable[[int, Outcome], None]:
         """Return what takes each outcome as soon as it is there, by its place in ``keys``, and keeps it.
@@ -74,7 +89,3 @@ class StoredAnswers:
     def flush(self) -> None:
         """Return when everything that was kept is on the disk. Raise ``StoreError`` if it can't be written."""
         self._store.flush()
-
-    def close(self) -> None:
-        """Write what is left, and close the files."""
-        self._finalizer()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.card.plan import Stage, timing_of
-from benchmarks.card.processes import Stop, last_line, run_child
+from benchmarks.card.processes import Stop, run_child
 from benchmarks.card.results import CUT, DONE, FAILED, CardResults
 from benchmarks.card.stages.worker import CardTask, Part
 from benchmarks.suite.arms import ARMS
-from benchmarks.suite.records import Record
+from benchmarks.suite.records import Record, RunKey
+from benchmarks.suite.runner import last_line
 from benchmarks.suite.suites import Suite
 
 WORKER = (sys.executable, "-m", "benchmarks.card.stages.worker")
@@ -144,25 +146,10 @@ def _optimal(stage: Stage, event: Mapping[str, Any], results: CardResults) -> in
 
 def _record(stage: Stage, event: Mapping[str, Any], opened: float | None, results: CardResults) -> Record:
     setup = results.data["setup"]
-    prompt_tokens, cached_tokens = event["prompt_tokens"], event["cached_tokens"]
-    known = prompt_tokens is not None and cached_tokens is not None
-    return Record(
-        arm=stage.arm,
-        workload=event["workload"],
-        round=stage.round,
-        rows=event["rows"],
-        seconds=round(event["seconds"], 4),
-        rows_per_second=round(event["rows"] / event["seconds"], 4),
-        load_seconds=event["load_seconds"] if event["load_seconds"] is not None else opened,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        computed_tokens=prompt_tokens - cached_tokens if known else None,
+    key = RunKey(stage.arm, event["workload"], stage.round, event["rows"])
+    return replace(
+        Record.of_run(key, event, opened),
         optimal_tokens=event.get("optimal_tokens") or _optimal(stage, event, results),
-        mean_running=event["mean_running"],
-        output_tokens=event.get("output_tokens"),
-        steps=event.get("steps"),
-        peak_rss_mb=event["peak_rss_mb"],
-        failed_rows=event.get("failed_rows") or 0,
         device=setup["device"]["name"],
         versions=setup["versions"],
         engine_args=setup["engine_args"],

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.card.processes import Stop, last_line, run_child
+from benchmarks.card.processes import Stop, run_child
 from benchmarks.card.results import CUT, DONE, FAILED, SKIPPED, CardResults
 from benchmarks.card.stages.pytest_lines import VARIABLE
-from benchmarks.suite.runner import ROOT
+from benchmarks.suite.runner import ROOT, last_line
 
 PYTEST = (sys.executable, "-m", "pytest")
 ON_CPU = "DAFT_VLLM_GPU_TESTS_ON_CPU"

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.card.processes import Stop, last_line, run_child
+from benchmarks.card.processes import Stop, run_child
 from benchmarks.card.results import CUT, DONE, FAILED, CardResults
+from benchmarks.suite.runner import last_line
 from benchmarks.suite.suites import Suite
 
 SETTING_UP = (sys.executable, "-m", "benchmarks.card.stages.setting_up")

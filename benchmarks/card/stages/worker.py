@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.card.stages.sizing import next_rows
-from benchmarks.suite.arms import ARMS, EngineSetting, NotExpressible, create_arm
+from benchmarks.suite.arms import ARMS, EngineSetting, create_arm
 from benchmarks.suite.memory import MemoryWatch
 from benchmarks.suite.vocabulary import Vocabulary
 from benchmarks.suite.worker import Description, Task, Worker, leave
@@ -90,10 +90,8 @@ class CardWorker(Worker):
 
     def run(self) -> None:
         """Open the arm and run every part."""
-        try:
-            load_seconds = self._arm.open()
-        except NotExpressible as e:
-            self._say({"event": "cannot", "why_not": str(e)})
+        load_seconds = self._open()
+        if load_seconds is None:
             return
         keeps_engine = ARMS[self._task.arm].keeps_engine
         self._say({"event": "opened", "load_seconds": load_seconds if keeps_engine else None})
