@@ -166,11 +166,8 @@ SCRIPT = """
 import sys
 import daft
 from daft import col
-from typer.testing import CliRunner
 
-from benchmarks.parts.kills import stored
 from daft_vllm import prompt
-from daft_vllm.cli import app
 if __name__ == "__main__":
     df = daft.from_pydict({"id": list(range(200)), "q": [f"Write about {i}." for i in range(200)]})
     answer = prompt(
