@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from pathlib import Path
 
 from daft import Series
 from daft.udf.metrics import increment_counter
 
-from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request, SamplingOptions
+from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request
 from daft_vllm.engine.requests.outcome import NOT_ASKED, QUOTES_THE_ROW, count_by_code
 from daft_vllm.engine.setup.guardian import raise_if_python_ends
 from daft_vllm.errors import (
@@ -23,37 +21,20 @@ from daft_vllm.errors import (
     EngineClosedError,
     EngineDiedError,
     EngineStartError,
-    OptionError,
     RowError,
-    SchemaError,
     StoreError,
 )
 from daft_vllm.udf.answers.results import first_row, result_series, value_array, with_stop_named
 from daft_vllm.udf.answers.return_format import Parsed, invalid, reason_of
-from daft_vllm.udf.columns.cells import CellReader
-from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.worker.batch import Asked, Batch, Steps, next_step
+from daft_vllm.udf.worker.counters import QueryCounters
 from daft_vllm.udf.worker.opening import opened_engine
-from daft_vllm.udf.worker.progress import ProgressWriter
+from daft_vllm.udf.worker.requests import RequestMaker
 from daft_vllm.udf.worker.spec import PromptSpec
 from daft_vllm.udf.worker.stored import StoredAnswers
 from daft_vllm.wording import brief
 
 logger = logging.getLogger("daft_vllm")
-
-_METRICS = (
-    "duplicates",
-    "prompt_tokens",
-    "cached_tokens",
-    "computed_tokens",
-    "optimal_tokens",
-    "completion_tokens",
-    "media",
-    "steps",
-    "preemptions",
-    "restarts",
-)
-"""Counters of ``EngineStats`` that go to Daft's metrics."""
 
 
 class PromptActor:
@@ -64,21 +45,12 @@ class PromptActor:
 
     def __init__(self, spec: PromptSpec) -> None:
         self._spec = spec
-        self._cells = CellReader(
-            spec.parts,
-            spec.turns,
-            spec.options.files or FileAccess(),
-            lambda: self._opened().takes("image"),
-            skip_blank=spec.options.skip_blank,
-        )
+        self._requests = RequestMaker(spec, lambda: self._opened().takes("image"))
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
-        self._before = self._counted = EngineStats()
-        self._progress: ProgressWriter | None = None
-        self._failed = 0
-        self._refused = 0
-        self._retried = 0
-        self._found = 0
+        self._counters = QueryCounters(
+            spec.options.progress_folder, lambda: self._engine.stats() if self._engine is not None else EngineStats()
+        )
         self._stored: StoredAnswers | None = None
         self._failure: DaftVLLMError | None = None
         self._in_flight: set[Future[list[Outcome]]] = set()
@@ -143,7 +115,7 @@ class PromptActor:
 
         If there are retries, each yields requests once more.
         """
-        batch = self._batch_of(columns)
+        batch = self._requests.batch_of(columns)
         outcomes = batch.outcomes((yield from self._ask(list(batch.requests.values()))))
         again = batch.requests
         for attempt in range(1, self._spec.options.retries + 1):
@@ -157,12 +129,11 @@ class PromptActor:
             return (yield Asked(requests))
         with self._lock:
             self._stored = stored = self._stored or StoredAnswers(self._spec.store)
-            self._begin_progress()
+        self._counters.begin()
         known, keys = stored.split(requests)
         unknown = [i for i, outcome in enumerate(known) if outcome is None]
-        with self._lock:
-            self._refused += keys.count(b"")
-            self._found += len(requests) - len(unknown) - keys.count(b"")
+        unasked = keys.count(b"")
+        self._counters.add(unsent=unasked, stored=len(requests) - len(unknown) - unasked)
         if unknown:
             answers = yield Asked([requests[i] for i in unknown], stored.keeper([keys[i] for i in unknown]))
             try:
@@ -189,59 +160,9 @@ class PromptActor:
                 again[i] = replace(request, sampling=sampling.replace({"max_tokens": sampling.max_tokens * 2**attempt}))
             elif error.code == "invalid_output":
                 again[i] = replace(request, sampling=sampling.resampled(attempt))
-        with self._lock:
-            self._retried += len(again)
+        self._counters.add(retried=len(again))
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
         return again
-
-    def _batch_of(self, columns: Sequence[Series]) -> Batch:
-        spec = self._spec
-        parts, others = columns[: self._cells.num_columns], list(columns[self._cells.num_columns :])
-        rows = len(parts[0])
-        names: list[str | None] = others.pop().to_pylist() if spec.format.forms else [None] * rows
-        adapters: list[str | None] = others.pop().to_pylist() if spec.row_adapter else [spec.adapter] * rows
-        systems: list[str | None] = others.pop().to_pylist() if spec.row_system_message else [None] * rows
-        refused: dict[int, Outcome] = {}
-        requests: dict[int, Request] = {}
-        prompts = self._cells.prompts(parts)
-        for i, (prompt, system, sampling) in enumerate(
-            zip(prompts, systems, self._sampling(rows, others), strict=True)
-        ):
-            if isinstance(prompt, Outcome):
-                refused[i] = prompt
-                continue
-            if prompt is None:  # the engine returns the error for it, whatever the row's other options are
-                requests[i] = Request(None)
-                continue
-            try:
-                if isinstance(sampling, OptionError):
-                    raise sampling
-                constraint = spec.format.of_row(names[i]).constraint
-                adapter = self._adapter_of(adapters[i])
-            except (OptionError, SchemaError) as e:
-                refused[i] = Outcome.failed("invalid_request", str(e))
-                continue
-            requests[i] = Request(
-                prompt,
-                system_message=spec.system_message if system is None else system,
-                examples=spec.examples,
-                preamble=spec.preambles.get(names[i]),
-                thinking=spec.thinking,
-                sampling=sampling,
-                own_seed="seed" not in spec.row_options,  # a column's seed is used as it is
-                constraint=constraint,
-                apply_chat_template=spec.options.apply_chat_template,
-                chat_template_kwargs=spec.chat_template_kwargs,
-                adapter=adapter,
-                toolbox=spec.toolbox,
-            )
-        return Batch(parts[0].name(), rows, refused, names, requests)
-
-    def _adapter_of(self, name: str | None) -> str | None:
-        known = self._spec.engine.adapters
-        if name is not None and name not in known:
-            raise OptionError(f"there is no adapter {name!r}: the column has to name one of {', '.join(known)}.")
-        return name
 
     def _submit(self, asked: Asked) -> Future[list[Outcome]]:
         self._raise_failure()
@@ -276,24 +197,6 @@ class PromptActor:
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
 
-    def _sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
-        """Return each row's sampling options, or the error if they can't be used."""
-        spec = self._spec
-        if not options:
-            yield from itertools.repeat(spec.sampling, rows)
-            return
-        seen: dict[str, SamplingOptions | OptionError] = {}
-        for values in zip(*(series.to_pylist() for series in options), strict=True):
-            # Lists and maps can't be keys, and the text of a long array of numpy is shortened.
-            key = repr([value.tolist() if hasattr(value, "tolist") else value for value in values])
-            if key not in seen:
-                try:
-                    given = {n: v for n, v in zip(spec.row_options, values, strict=True) if v is not None}
-                    seen[key] = spec.sampling.replace(given)
-                except OptionError as e:
-                    seen[key] = e
-            yield seen[key]
-
     def _result(self, batch: Batch, answered: Mapping[int, Outcome]) -> Series:
         spec = self._spec
         outcomes = [answered[i] for i in range(batch.rows)]
@@ -322,20 +225,11 @@ class PromptActor:
                 except Exception as e:
                     self._give_up(e if isinstance(e, DaftVLLMError) else EngineStartError(brief(e, 600)))
                     raise
-                self._before = self._counted = engine.stats()
                 self._engine = engine
-            self._begin_progress()
-            return self._engine
-
-    def _begin_progress(self) -> None:
-        """Keep counters for whoever watches this query. Daft runs the expression's next query with the same actor."""
-        folder = self._spec.options.progress_folder
-        if folder is None or not Path(folder).is_dir() or not (self._progress is None or self._progress.is_over):
-            return
-        if self._progress is not None:
-            self._before = self._engine.stats() if self._engine is not None else EngineStats()
-            self._failed = self._refused = self._retried = self._found = 0
-        self._progress = ProgressWriter(folder, self._counters)
+                self._counters.opened()
+            engine = self._engine
+        self._counters.begin()
+        return engine
 
     def _report(
         self, outcomes: list[Outcome], parsed: list[Parsed], *, refused: int = 0, column: str = "the answers"
@@ -345,14 +239,11 @@ class PromptActor:
         failed = {i: error for i, error in errors.items() if error.code not in NOT_ASKED}
         increment_counter("rows", len(outcomes), description="rows answered, including failed ones")
         increment_counter("rows failed", len(failed), description="rows with an error instead of a value")
-        for name, amount in self._progress_since_last_batch().items():
+        for name, amount in self._counters.since_last_batch().items():
             increment_counter(name.replace("_", " "), amount)
-        with self._lock:
-            self._failed += len(failed)
-            self._refused += refused
-            self._begin_progress()  # no engine is opened for a batch of which no row is sent
-        if self._progress is not None:
-            self._progress.write()
+        self._counters.add(failed=len(failed), unsent=refused)
+        self._counters.begin()  # no engine is opened for a batch of which no row is sent
+        self._counters.write()
         if failed:
             counts = count_by_code([Outcome(error=error) for error in failed.values()])
             summary = ", ".join(f"{code} {count}" for code, count in counts.items())
@@ -364,31 +255,6 @@ class PromptActor:
                 raise error
             logger.warning("%s", message + first_row(told or failed, column, quote=False))
             logger.debug("%s", first)
-
-    def _progress_since_last_batch(self) -> dict[str, int]:
-        """Return how much the engine's counters have grown since the last report of a batch."""
-        with self._lock:
-            now, before = self._engine.stats() if self._engine is not None else EngineStats(), self._counted
-            self._counted = now
-        return {name: int(getattr(now.since(before), name)) for name in _METRICS}
-
-    def _counters(self) -> Mapping[str, float]:
-        """Return the engine's counters since this query began to use it, including queries that run at the same time.
-
-        Failed rows are counted as their batch ends: those that failed in the engine, that were not sent, or whose
-        answer doesn't satisfy the format. A row that is asked again counts once.
-        """
-        stats = self._engine.stats().since(self._before) if self._engine is not None else EngineStats()
-        stats.failed = self._failed
-        unsent = self._refused + self._found
-        stats.rows += unsent
-        stats.done += unsent
-        stats.unsent += unsent
-        stats.stored = self._found
-        stats.retried = self._retried
-        stats.rows -= self._retried
-        stats.done = max(0, stats.done - self._retried)
-        return stats.as_dict()
 
 
 def _without_frames(error: DaftVLLMError) -> DaftVLLMError:

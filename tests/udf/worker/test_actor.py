@@ -25,6 +25,7 @@ from daft_vllm.udf.answers.return_format import ReturnFormat
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.worker.actor import PromptActor
 from daft_vllm.udf.worker.progress import read_progress
+from daft_vllm.udf.worker.requests import RequestMaker
 from daft_vllm.udf.worker.spec import PromptSpec
 from tests.conftest import ENGINE_ARGS
 from tests.helpers import code_of
@@ -77,9 +78,9 @@ def test_long_arrays_of_tokens_are_not_mixed_up() -> None:
     long = np.arange(3000)
     other = long.copy()
     other[1500] = 7
-    actor = PromptActor(replace(spec_of("smollm2-135m"), row_options=("allowed_token_ids",)))
+    maker = RequestMaker(replace(spec_of("smollm2-135m"), row_options=("allowed_token_ids",)), lambda: False)
     cells = Series.from_pylist([long, other, None], dtype=DataType.python())
-    first, second, default = actor._sampling(3, [cells])
+    first, second, default = maker.sampling(3, [cells])
     assert isinstance(first, SamplingOptions)
     assert isinstance(second, SamplingOptions)
     assert isinstance(default, SamplingOptions)
