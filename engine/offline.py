@@ -14,6 +14,7 @@ from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.process.core import GRACE_SECONDS
 from daft_vllm.engine.process.thread import EngineThread
 from daft_vllm.engine.requests.content import MediaKind
+from daft_vllm.engine.requests.limits import NO_LIMITS, Limits
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.request import Request
 from daft_vllm.engine.requests.sampling import SamplingOptions
@@ -102,6 +103,7 @@ class OfflineEngine:
         *,
         dedupe: bool = True,
         each: Callable[[int, Outcome], None] | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> Future[list[Outcome]]:
         """Do what ``run`` does, but return as soon as every row is rendered and waits in the queue.
 
@@ -112,13 +114,15 @@ class OfflineEngine:
             dedupe: as in ``run``.
             each: called with the index and the outcome of each row as soon as it is there, by any thread. It must not
                 block or raise.
+            limits: how much time the rows have. Those whose time is over get an error. That is looked at every half
+                second.
 
         Raises:
             EngineDiedError, EngineClosedError: as in ``run``, if the engine has already ended. Otherwise the future
                 raises them.
         """
         self._state.raise_if_over()
-        call = Call(len(requests), each)
+        call = Call(len(requests), each, limits)
         call.future.add_done_callback(lambda future: self._state.abandon(call) if future.cancelled() else None)
         try:
             for start in range(0, len(requests), RENDER_ROWS):

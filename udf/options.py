@@ -10,12 +10,14 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from pydantic import Field
 
 from daft_vllm.annotations import allows, shown, words
 from daft_vllm.engine.constraints.constraint import BackendChoice
+from daft_vllm.engine.requests.limits import Limits
 from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
 from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.engine.setup.config import RESERVED_ARGS, secret_refused
@@ -127,6 +129,14 @@ class PromptOptions:
     details: bool = _option(False, "Return a struct: value, text, token counts, and the reason of a failure.")
     stall_timeout: float = _option(300.0, "Seconds without a step, after which vLLM counts as dead.")
     max_restarts: int = _option(5, "How often in a row vLLM may be started again.")
+    row_timeout: Annotated[float, Field(gt=0)] | None = _option(
+        None, "Seconds that a row may be inside vLLM. Default: any time."
+    )
+    deadline: datetime | str | None = _option(
+        None,
+        "When to stop: '2026-12-01T06:00'. Rows without an answer then get an error.",
+        "a time, '2026-12-01T06:00'",
+    )
     store: str | None = _option(None, "A folder that keeps each answer at once: the job goes on there if run again.")
     store_changed: bool = _option(False, "Use the store, although something else is asked than before.")
     progress_folder: str | None = _option(None, "A folder in which each engine keeps its counters.")
@@ -143,6 +153,8 @@ class PromptOptions:
             wrong.append(f"{one.name} is {kind}, got {seen}.")
         if wrong:
             raise OptionError(" ".join(wrong))
+        if self.deadline is not None:
+            time_of(self.deadline)
         for name, given in (
             ("system_message", self.system_message is not None),
             ("turns", bool(self.turns)),
@@ -198,6 +210,11 @@ class PromptOptions:
             raise OptionError("; ".join([*more, problems[-1]]))
         return sampling
 
+    @property
+    def limits(self) -> Limits:
+        """How much time the rows have."""
+        return Limits(self.row_timeout, time_of(self.deadline) if self.deadline is not None else None)
+
     def has_column(self, name: str) -> bool:
         """Whether an option is a column: each row has its own value."""
         return is_column(getattr(self, name))
@@ -231,6 +248,19 @@ def _check_name(name: str, value: Any) -> None:
         raise OptionError(f"{name!r} is an argument of vLLM's engine: write engine_args={{{name!r}: {shown(value)}}}.")
     near = suggest(name, [*SamplingOptions.model_fields, *OPTION_NAMES])
     raise OptionError(f"unknown option {name!r}.{near} help(daft_vllm.prompt) lists all of them.")
+
+
+def time_of(deadline: datetime | str) -> float:
+    """Return a time in seconds of ``time.time()``. Without a zone it is a local time.
+
+    Raises:
+        OptionError: it is no time.
+    """
+    try:
+        when = datetime.fromisoformat(deadline.strip()) if isinstance(deadline, str) else deadline
+        return when.timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise OptionError(f"deadline is a time, such as '2026-12-01T06:00', got {shown(deadline)}.") from None
 
 
 def is_column(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Literal, Unpack
 
 import daft
@@ -70,6 +71,8 @@ def prompt(
     details: bool = DEFAULT.details,
     stall_timeout: float = DEFAULT.stall_timeout,
     max_restarts: int = DEFAULT.max_restarts,
+    row_timeout: float | None = DEFAULT.row_timeout,
+    deadline: datetime | str | None = DEFAULT.deadline,
     store: str | None = DEFAULT.store,
     store_changed: bool = DEFAULT.store_changed,
     progress_folder: str | None = DEFAULT.progress_folder,
@@ -186,6 +189,12 @@ def prompt(
             it are sent again. A row that kills vLLM again and again is an ``engine_error``. The count begins again once
             10 times ``max_num_seqs`` rows were answered after the last death. Default 5; 0: the query fails at the
             first death.
+        row_timeout: how many seconds a row may be inside vLLM, the wait for its first step included. Then its error is
+            ``timeout``, and its place is free for another row. Time in which vLLM makes no step doesn't count against
+            a row, see ``stall_timeout``. Default: any time.
+        deadline: a ``datetime``, or a text such as ``"2026-12-01T06:00"``; without a zone it is a local time. Rows that
+            have no answer then get the error ``deadline``, within a second, and the query ends. With ``store`` the
+            same query computes them later. Default: none.
         store: a folder that all workers reach. Each answer is written to it before it is handed on. If the query ends
             early, whatever the reason, the same query with the same store computes only the rows that have no answer
             there; sampled rows get the answers that they got. If all have one, the model isn't even loaded. A file or

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
@@ -324,6 +324,8 @@ class EngineThread:
 
     def _check_alive(self, core: Core) -> None:
         core.log.trim()
+        if late := self._ledger.end_late(self._watch.last_step):
+            self._cancel_inside(late)
         in_flight = len(self._ledger.in_flight)
         if core.is_dead():
             self._on_death(core, "vLLM's core process died")
@@ -365,7 +367,11 @@ class EngineThread:
         self._woken.set()
 
     def _drop(self, call: Call) -> None:
-        for request_id in self._ledger.drop(call):
+        self._cancel_inside(self._ledger.drop(call))
+
+    def _cancel_inside(self, request_ids: Iterable[str]) -> None:
+        """Take rows out of vLLM that need no answer any more."""
+        for request_id in request_ids:
             self._tasks.pop(request_id).cancel()  # vLLM aborts the request when its task is cancelled
         self._admit()
 

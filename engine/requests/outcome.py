@@ -21,6 +21,8 @@ ErrorCode = Literal[
     "invalid_output",
     "format_failed",
     "engine_error",
+    "timeout",
+    "deadline",
 ]
 """Why a row has no value.
 
@@ -31,7 +33,8 @@ context. ``invalid_prompt``: the chat template or the tokenizer refused it.
 ``unavailable_media``: a medium can't be fetched, or must not be fetched. ``invalid_request``: vLLM or the engine
 refused the row's options. ``truncated``: a guided answer was cut off before it was complete. ``invalid_output``: a
 guided answer does not satisfy its format. ``format_failed``: the library that enforces the format gave up on this
-answer. ``engine_error``: vLLM failed on this row and continued, or died of it again and again.
+answer. ``engine_error``: vLLM failed on this row and continued, or died of it again and again. ``timeout``: it was
+inside vLLM for longer than ``row_timeout``. ``deadline``: the query's ``deadline`` came before its answer.
 """
 
 NOT_ASKED: tuple[ErrorCode, ...] = ("null_prompt", "blank_prompt")

@@ -32,6 +32,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._busy_since: float | None = None
         self._opened = time.monotonic()
+        self._limited: set[Call] = set()  # calls whose rows have limits
 
     # Called from any thread.
 
@@ -82,6 +83,7 @@ class Ledger:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Take rows that ``count_expected`` has counted. Rows with a known answer get it at once."""
+        self._limited |= {row.call for row in rows if any(row.call.limits)}
         new, known = self._duplicates.split_new_and_known(rows)
         self._queue.push(new)
         for row, outcome in known:
@@ -102,6 +104,7 @@ class Ledger:
         """Count rows that were just sent to vLLM, and the time in which vLLM has rows."""
         now, waited = time.monotonic(), 0.0
         for row in rows:
+            row.sent_at = now
             if not row.deaths:
                 row.queue_seconds = now - row.call.submitted_at
                 waited += row.queue_seconds
@@ -174,6 +177,45 @@ class Ledger:
 
         If other calls wait for the answer of a removed row, one of its twins is computed in its place.
         """
+        self._limited.discard(call)
+        waiting, running = self._remove(call)
+        self.count_abandoned(len(waiting), len(running))
+        return list(running)
+
+    def end_late(self, last_step: float) -> list[str]:
+        """Give the rows whose time is over an error. Return the request ids of those inside vLLM.
+
+        Args:
+            last_step: when vLLM made its last step, in seconds of ``time.monotonic()``. A row is late only if vLLM has
+                made a step after the row's time: if vLLM stalls, that is not the fault of the rows inside.
+        """
+        if not self._limited:
+            return []
+        self._limited = {call for call in self._limited if not call.future.done()}
+        ids = []
+        for request_id, row in list(self.in_flight.items()):
+            seconds = row.call.limits.row_seconds
+            if seconds is not None and last_step > row.sent_at + seconds and request_id in self.in_flight:
+                self._dropped = True
+                ids.append(request_id)
+                why = f"it was inside vLLM for more than {seconds:g} seconds (row_timeout)"
+                self.answered(request_id, Outcome.failed("timeout", why, prompt_tokens=row.prompt_tokens))
+        for call in list(self._limited):
+            late = call.limits.past_deadline()
+            if late is None:
+                continue
+            self._limited.discard(call)
+            waiting, running = self._remove(call)
+            ids += running
+            with self._lock:
+                self._stats.in_flight -= len(running)
+                self._stats.pending += len(running)
+            for row in [*waiting, *running.values()]:
+                self._finish(row, late._replace(prompt_tokens=row.prompt_tokens))
+        return ids
+
+    def _remove(self, call: Call) -> tuple[list[Row], dict[str, Row]]:
+        """Remove the rows of ``call``. Return those that wait, and those inside vLLM by their request ids."""
 
         def unwanted(row: Row) -> bool:
             return row.call is call
@@ -191,8 +233,7 @@ class Ledger:
             twins += removed
             if leader is not None:
                 self._queue.push([leader])
-        self.count_abandoned(len(waiting) + len(twins), len(running))
-        return list(running)
+        return [*waiting, *twins], running
 
     def forget_answers(self) -> None:
         """Forget all answers: later rows are computed, even if an equal row was computed before."""

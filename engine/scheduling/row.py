@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 
+from daft_vllm.engine.requests.limits import NO_LIMITS, Limits
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.prepared import TOKEN_BYTES, Prepared
 from daft_vllm.engine.scheduling.prefix import key_tokens, order_key
@@ -21,10 +22,14 @@ class Call:
     Args:
         size: how many rows.
         each: called with the index and the outcome of each row as soon as it is there. It doesn't block.
+        limits: how much time the rows have.
     """
 
-    def __init__(self, size: int, each: Callable[[int, Outcome], None] | None = None) -> None:
+    def __init__(
+        self, size: int, each: Callable[[int, Outcome], None] | None = None, limits: Limits = NO_LIMITS
+    ) -> None:
         self._each = each
+        self.limits = limits
         self.outcomes: list[Outcome | None] = [None] * size
         self.missing = size
         self.future: Future[list[Outcome]] = Future()
@@ -71,6 +76,7 @@ class Row:
         digest: see ``Prepared.digest``. None also if rows are not deduplicated.
         twins: rows that get the answer of this one, or None.
         queue_seconds: seconds until vLLM took it.
+        sent_at: when vLLM took it, the last time, in seconds of ``time.monotonic()``.
         deaths: how often vLLM died while this row was inside it.
     """
 
@@ -91,6 +97,7 @@ class Row:
         "params",
         "prompt_tokens",
         "queue_seconds",
+        "sent_at",
         "size",
         "thinking",
         "toolbox",
@@ -109,8 +116,10 @@ class Row:
         self.first_with_media = True
         self.key = order_key(tokens, block_size, next(_sequence), self.media)
         self.digest = prepared.digest() if dedupe else None
+        if self.digest is not None and call.limits.row_seconds is not None:  # twins end as their leader does
+            self.digest += b"%r" % call.limits.row_seconds
         self.twins: list[Row] | None = None
-        self.queue_seconds = 0.0
+        self.queue_seconds = self.sent_at = 0.0
         self.deaths = 0
 
     @property

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from daft_vllm import Constraint, OfflineEngine, Outcome, Request, SamplingOptions
+from daft_vllm.engine.requests.limits import Limits
 from daft_vllm.engine.requests.prepared import Prepared, unpack_tokens
 from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens
 from daft_vllm.engine.setup.preflight import check_constraint
@@ -51,6 +52,23 @@ def test_bad_rows_among_good_ones(engine: OfflineEngine) -> None:
     assert all(outcome.text for i, outcome in enumerate(outcomes) if i not in codes)
     assert "truncate_prompt_tokens" in outcomes[5].error.message  # type: ignore[union-attr]
     engine.stats().check()
+
+
+def test_rows_that_take_too_long_free_their_places(engine: OfflineEngine) -> None:
+    """The first two rows would write for minutes."""
+    long = SamplingOptions(max_tokens=900, ignore_eos=True, min_tokens=900)
+    requests = [Request(f"Write a book, part {i}.", sampling=long) for i in range(2)]
+    started = time.monotonic()
+    future = engine.submit([*requests, Request("Say yes.", sampling=SHORT)], limits=Limits(row_seconds=1.5))
+    outcomes = future.result()
+    assert [one.error and one.error.code for one in outcomes] == ["timeout", "timeout", None]
+    future = engine.submit([*requests, Request("Say no.", sampling=SHORT)], limits=Limits(deadline=time.time() + 1.5))
+    outcomes = future.result()
+    assert [one.error and one.error.code for one in outcomes] == ["deadline", "deadline", None]
+    assert time.monotonic() - started < 20
+    assert engine.run([Request("Say yes.", sampling=SHORT)])[0].text
+    engine.stats().check()
+    assert engine.stats().in_flight == 0
 
 
 def test_order_and_identity_under_many_callers(engine: OfflineEngine) -> None:

@@ -95,6 +95,9 @@ def test_every_option_has_a_line_of_help_which_the_command_shows() -> None:
         ({"goal": 3}, "goal is a text or None"),
         ({"adapters": {"a": 3}}, "adapters is a dict of names and folders"),
         ({"stall_timeout": "5"}, "stall_timeout is a number"),
+        ({"row_timeout": 0}, "row_timeout is a number greater than 0 or None, got 0."),
+        ({"deadline": "tomorrow"}, "deadline is a time, such as '2026-12-01T06:00', got 'tomorrow'."),
+        ({"deadline": 3600}, "deadline is a time, '2026-12-01T06:00', got 3600."),
         ({"max_concurency": 2}, "Did you mean 'max_concurrency'"),
     ],
 )
@@ -216,6 +219,8 @@ expression: daft.Expression = prompt(
     details=True,
     stall_timeout=60,
     max_restarts=1,
+    row_timeout=30,
+    deadline="2026-12-01T06:00",
     store="/tmp/store",
     store_changed=True,
     progress_folder="/tmp/progress",

@@ -45,6 +45,7 @@ class PromptActor:
 
     def __init__(self, spec: PromptSpec) -> None:
         self._spec = spec
+        self._limits = spec.options.limits
         self._requests = RequestMaker(spec, lambda: self._opened().takes("image"))
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
@@ -171,10 +172,14 @@ class PromptActor:
         if not requests:
             future.set_result([])
             return future
+        if (late := self._limits.past_deadline()) is not None:  # no engine is opened, or opened again, for that
+            future.set_result([late] * len(requests))
+            self._counters.add(unsent=len(requests))
+            return future
         try:
-            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe, each=each)
+            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe, each=each, limits=self._limits)
         except EngineClosedError:  # it was idle, and was closed just now to make room for another query's engine
-            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe, each=each)
+            future = self._opened().submit(requests, dedupe=self._spec.options.dedupe, each=each, limits=self._limits)
         self._in_flight.add(future)
         future.add_done_callback(self._ended)
         if self._failure is not None:  # another batch failed while this one was tokenized

@@ -138,6 +138,14 @@ def test_a_batch_that_is_cancelled_while_it_is_parsed_asks_nothing_more(monkeypa
     assert asked == [2]
 
 
+def test_after_the_deadline_no_engine_is_opened() -> None:
+    actor = PromptActor(spec_of("somewhere", ["yes", "no"], retries=2, details=True, deadline="2020-01-01T00:00"))
+    with _metrics_context():
+        column = actor.answer(Series.from_pylist(["one", None], name="q")).to_pylist()
+    assert [row["value"] for row in column] == [None, None]
+    assert column[0]["error"].startswith("deadline: the deadline, 2020-01-01 00:00:00")
+
+
 def test_a_failed_start_is_not_tried_again_by_the_same_query(smollm2: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
 
