@@ -5,14 +5,14 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
 from daft_vllm.engine.constraints.constraint import Backend, Constraint
 from daft_vllm.engine.constraints.enforcement import enforcement_of
 from daft_vllm.engine.process.core import GRACE_SECONDS
-from daft_vllm.engine.process.thread import EngineThread
+from daft_vllm.engine.process.group import EngineGroup
 from daft_vllm.engine.requests.content import MediaKind
 from daft_vllm.engine.requests.limits import NO_LIMITS, Limits
 from daft_vllm.engine.requests.outcome import Outcome
@@ -34,13 +34,17 @@ but few enough that vLLM does not wait while the rest of a large batch is tokeni
 
 
 class OfflineEngine:
-    """One vLLM engine for any number of concurrent callers.
+    """A vLLM engine, or several with the same model behind one queue, for any number of concurrent callers.
 
     Opened on construction: the model is loaded before ``__init__`` returns. vLLM's core runs in a child process; one
-    thread of this process drives it, sends waiting rows when there is room, and checks that it is alive.
+    thread of this process drives it, sends waiting rows when there is room, and checks that it is alive. Several
+    engines load one after the other, and each takes rows as soon as it is ready. Rows with the same prefix go to the
+    same one, unless another would have nothing to do. If one ends for good, the others go on with its rows.
 
     Args:
         config: how to start the engine.
+        variables: for each engine, environment variables of its own, such as the mask of its GPUs. Default: one engine,
+            with those of this process.
         check_chat_template: refuse a model without a chat template right after it is loaded.
 
     Raises:
@@ -50,9 +54,15 @@ class OfflineEngine:
         EngineStartError: vLLM did not start.
     """
 
-    def __init__(self, config: EngineConfig, *, check_chat_template: bool = True) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        variables: Sequence[Mapping[str, str]] = ({},),
+        check_chat_template: bool = True,
+    ) -> None:
         self.config = config
-        self._state = EngineThread(config)
+        self._state = EngineGroup(config, variables)
         self._rendering = threading.Lock()
         self._backends_checked: set[Backend] = set()
         # weakref.finalize's own exit hook would run after multiprocessing's, which would wait for vLLM's core for ever.

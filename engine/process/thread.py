@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +21,10 @@ import psutil
 from daft_vllm.engine.process.core import Core
 from daft_vllm.engine.process.main_module import refuse_process
 from daft_vllm.engine.process.step_watch import StepWatch
-from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.scheduling.ledger import Ledger
 from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
-from daft_vllm.engine.scheduling.row import Call, Row
+from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.devices.driver import MASK, ORDER
 from daft_vllm.engine.setup.environment import START_LOCK, environment_variables
@@ -48,23 +46,42 @@ rows arrive."""
 
 
 class EngineThread:
-    """Drives vLLM from one thread: sends waiting rows when there is room, and restarts vLLM after it died or stalled.
+    """Drives one vLLM from one thread: sends rows when there is room, and starts it again after a death or a stall.
 
     Only that thread uses the fields, except where a method says otherwise. It is a daemon thread: the interpreter must
     be able to reach ``atexit``, which stops the thread.
+
+    Args:
+        config: how to start vLLM.
+        ledger: the account of the rows, which other threads may share.
+        variables: environment variables of this vLLM, such as the mask of its GPUs.
+        on_end: called once vLLM has ended for good, with the reason.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        ledger: Ledger,
+        variables: Mapping[str, str],
+        on_end: Callable[[EngineThread, DaftVLLMError], None],
+    ) -> None:
         self.config = config
+        self._variables = variables
+        self._on_end = on_end
+        self._ledger = ledger
+        self.lane = lane = ledger.new_lane()
+        lane.wake = lambda: self._soon(self._look)
+        lane.cancel = lambda ids: self._soon(self._cancel_inside, ids)
         self._loop = asyncio.new_event_loop()
         self._ready: Future[Core] = Future()
+        self._is_first = True
+        self._woken = asyncio.Event()
         self._core: Core | None = None  # the latest vLLM
         self._takes_rows = False
         self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the older child processes
         self._watch = StepWatch()
         self._watch.on_step = self._admit
         self._over: DaftVLLMError | None = None
-        self._ledger = Ledger()
         self._budget = RestartBudget(0, 1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ids = itertools.count()
@@ -89,6 +106,11 @@ class EngineThread:
         except DaftVLLMError as e:  # the message says it: the thread's frames and vLLM's are in the log
             raise e.with_traceback(None) from e.__cause__
 
+    def start_later(self) -> None:
+        """Start the thread, which loads the model when no other engine is being started. It doesn't block."""
+        self._is_first = False
+        self._thread.start()
+
     @property
     def core(self) -> Core:
         """The first vLLM. After a restart, a later vLLM differs from it only in its processes."""
@@ -100,57 +122,25 @@ class EngineThread:
         return [process.pid for process in self._core.processes] if self._core is not None else []
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
     def is_over(self) -> bool:
         """Whether this engine died or was closed."""
         return self._over is not None
 
-    def raise_if_over(self) -> None:
-        """Raise a new copy of the error that ended this engine, if it has ended."""
-        if self._over is not None:
-            raise type(self._over)(*self._over.args)
-
-    def submit(self, call: Call, rows: list[Row], finished: list[tuple[int, Outcome]]) -> None:
-        """Pass a call's rows to the thread. ``finished`` has the outcomes of rows that need no generation."""
-        self._ledger.count_expected(len(rows), [outcome for _, outcome in finished])
-        for index, outcome in finished:
-            call.put(index, outcome)
-        if rows:
-            try:
-                self._call_soon(self._enqueue, rows)
-            except DaftVLLMError:
-                self._ledger.count_abandoned(len(rows))
-                raise
-
-    def wait(self, future: Future[list[Outcome]]) -> list[Outcome]:
-        """Block until a call is answered, or the engine's thread has ended."""
-        while True:
-            try:
-                return future.result(timeout=1.0)
-            except FutureTimeout:
-                if future.done():
-                    continue
-                if not self._thread.is_alive():
-                    self.raise_if_over()
-                    raise EngineDiedError("the engine's thread ended with rows unanswered.") from None
-
-    def abandon(self, call: Call) -> None:
-        """Drop the rows of a call that nobody waits for any more."""
-        with contextlib.suppress(DaftVLLMError):
-            self._call_soon(self._drop, call)
-
-    def forget_answers(self) -> None:
-        """Forget all answers: later rows are computed, even if an equal row was computed before."""
-        with contextlib.suppress(DaftVLLMError):
-            self._call_soon(self._ledger.forget_answers)
-
-    def snapshot(self) -> EngineStats:
-        """Return the current counters."""
-        stats, watch = self._ledger.snapshot(), self._watch
+    def count(self, stats: EngineStats) -> None:
+        """Add what this vLLM has counted. Callable from any thread."""
+        watch = self._watch
         if self._core is not None:
-            stats.media, stats.media_seconds = self._core.media.loaded, self._core.media.seconds
-        stats.steps, stats.preemptions = watch.steps, watch.preemptions
-        stats.running_sum, stats.peak_running = watch.running_sum, watch.running_peak
-        return stats
+            stats.media += self._core.media.loaded
+            stats.media_seconds += self._core.media.seconds
+        stats.steps += watch.steps
+        stats.preemptions += watch.preemptions
+        stats.running_sum += watch.running_sum
+        stats.peak_running = max(stats.peak_running, watch.running_peak)
 
     def stop(self, *, grace: float) -> None:
         """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
@@ -158,8 +148,7 @@ class EngineThread:
         closed = EngineClosedError("the engine was closed with rows unanswered.")
         self._over = self._over or closed  # the thread may be restarting vLLM, and reads this only afterwards
         if self._thread.is_alive():
-            with contextlib.suppress(DaftVLLMError):
-                self._call_soon(self._end, closed)
+            self._soon(self._end, closed)
             # If a start is under way, it may replace a killed process by a new one: kill until the thread has ended.
             deadline = time.monotonic() + grace + STOP_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:
@@ -169,12 +158,10 @@ class EngineThread:
         if self._core is not None:
             self._core.kill()
 
-    def _call_soon(self, function: Callable[..., None], *args: object) -> None:
-        try:
+    def _soon(self, function: Callable[..., None], *args: object) -> None:
+        """Call a function in the engine's thread. Does nothing once the thread has ended. Callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop is closed
-            self.raise_if_over()
-            raise EngineClosedError("the engine is closed.") from None
 
     # Called from the engine's thread.
 
@@ -187,15 +174,22 @@ class EngineThread:
             if not self._ready.done():
                 self._ready.set_exception(e)
         finally:
-            self._ledger.fail_all(self._over or EngineClosedError("the engine is closed."))
+            self._over = self._over or EngineClosedError("the engine is closed.")
+            self._on_end(self, self._over)
             # Also vLLM's own tasks: at exit asyncio complains about tasks that are still pending.
             self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
             self._loop.close()
 
     async def _main(self) -> None:
-        self._woken = asyncio.Event()
-        gpus = {name: value for name, value in os.environ.items() if name in (MASK, ORDER)}
-        first = await self._start(self.config)
+        gpus = {name: value for name, value in {**os.environ, **self._variables}.items() if name in (MASK, ORDER)}
+        gpus |= self._variables
+        if self._is_first:
+            first = await self._start(self.config)
+        else:
+            with START_LOCK, environment_variables(self._variables):
+                if self._over is not None:  # closed while this thread waited for the start of another engine
+                    return
+                first = await self._start(self.config)
         self._open(first)
         core: Core | None = first
         while core is not None:
@@ -221,7 +215,7 @@ class EngineThread:
 
     def _open(self, core: Core) -> None:
         """Start to take rows, with limits that suit this vLLM and those that replace it."""
-        self._ledger.open(core.block_size, core.max_num_seqs)
+        self._ledger.open(self.lane, core.block_size, core.max_num_seqs)
         self._budget = RestartBudget(self.config.max_restarts, PROGRESS * core.max_num_seqs)
         self._max_in_flight = math.ceil(core.max_num_seqs * self.config.queue_factor)
         self._max_waiting_tokens = core.max_num_batched_tokens * STEPS_AHEAD
@@ -233,6 +227,8 @@ class EngineThread:
             self._takes_rows = self._over is None
             self._woken.clear()
             self._watch.running = 0
+            if self._takes_rows:
+                self._ledger.reopen(self.lane)
             self._admit()
             while self._takes_rows:
                 self._check_alive(core)
@@ -269,12 +265,8 @@ class EngineThread:
                 return core
         return None
 
-    def _enqueue(self, rows: list[Row]) -> None:
-        if self._over is not None:
-            self._ledger.count_abandoned(len(rows))
-            rows[0].call.fail(self._over)
-            return
-        self._ledger.add(rows)
+    def _look(self) -> None:
+        """Look for rows: there are new ones, or others have left some."""
         if not self._takes_rows:
             self._woken.set()  # if vLLM died while idle, it is started again now
         self._admit()
@@ -283,17 +275,18 @@ class EngineThread:
         """Send waiting rows to vLLM as long as there is room."""
         if not self._takes_rows:
             return
-        if not self._ledger.in_flight:
+        inside = self.lane.in_flight
+        if not inside:
             self._watch.last_step = time.monotonic()  # an idle engine makes no steps: stall_timeout begins here
         rows: list[Row] = []
-        while (row := self._ledger.next_row(self._has_room)) is not None:
+        while (row := self._ledger.next_row(self.lane, self._has_room)) is not None:
             self._sent.append(row.new_tokens)
             self._sent_tokens += row.new_tokens
             request_id = str(next(self._ids))
-            self._ledger.in_flight[request_id] = row
+            inside[request_id] = row
             self._tasks[request_id] = self._loop.create_task(self._generate(request_id, row))
             rows.append(row)
-        self._ledger.sent(rows)
+        self._ledger.sent(self.lane, rows)
 
     def _has_room(self) -> bool:
         """Whether to send one more row, so that vLLM does not run out of rows before it can get the next ones.
@@ -301,7 +294,7 @@ class EngineThread:
         No more rows are sent while those waiting already fill the next steps. vLLM begins rows in the order in which
         they were sent, so the rows that it has not begun are the last ones sent.
         """
-        in_flight = len(self._ledger.in_flight)
+        in_flight = len(self.lane.in_flight)
         waiting = max(0, in_flight - self._watch.running)  # vLLM may still run rows that were dropped
         while len(self._sent) > waiting:
             self._sent_tokens -= self._sent.popleft()
@@ -319,14 +312,13 @@ class EngineThread:
             return
         finally:
             self._tasks.pop(request_id, None)
-        self._ledger.answered(request_id, outcome)
+        self._ledger.answered(self.lane, request_id, outcome)
         self._admit()
 
     def _check_alive(self, core: Core) -> None:
         core.log.trim()
-        if late := self._ledger.end_late(self._watch.last_step):
-            self._cancel_inside(late)
-        in_flight = len(self._ledger.in_flight)
+        self._ledger.end_late(self.lane, self._watch.last_step)
+        in_flight = len(self.lane.in_flight)
         if core.is_dead():
             self._on_death(core, "vLLM's core process died")
         elif core.media.rows and core.media.rows == in_flight:
@@ -347,12 +339,12 @@ class EngineThread:
         self._takes_rows = False
         self._sent.clear()
         self._sent_tokens = 0
-        inside = len(self._ledger.in_flight)
-        self._ledger.requeue_in_flight(what, still_loading=core.media.rows > 0)
+        inside = len(self.lane.in_flight)
+        self._ledger.requeue_in_flight(self.lane, what, still_loading=core.media.rows > 0)
         if not self._ledger.unanswered():
             then = " when it is needed"
         else:
-            limit = self._ledger.replay_limit
+            limit = self.lane.replay.limit
             then = f", and gets back the rows that were inside it, at most {limit} at once" if limit else ""
         logger.warning(
             "%s with %d rows unanswered, %d of them inside it. %s vLLM is started again%s.",
@@ -363,16 +355,14 @@ class EngineThread:
     def _end(self, error: DaftVLLMError) -> None:
         self._takes_rows = False
         self._over = self._over or error
-        self._ledger.fail_all(error)
+        self._on_end(self, self._over)
         self._woken.set()
-
-    def _drop(self, call: Call) -> None:
-        self._cancel_inside(self._ledger.drop(call))
 
     def _cancel_inside(self, request_ids: Iterable[str]) -> None:
         """Take rows out of vLLM that need no answer any more."""
         for request_id in request_ids:
-            self._tasks.pop(request_id).cancel()  # vLLM aborts the request when its task is cancelled
+            if (task := self._tasks.pop(request_id, None)) is not None:
+                task.cancel()  # vLLM aborts the request when its task is cancelled
         self._admit()
 
 

@@ -46,6 +46,11 @@ class Replay:
             self._groups.append((1 if self._groups else math.isqrt(len(rows)), deque(rows)))
         return None
 
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take rows that were inside another vLLM, which has ended for good. Each of them is sent alone."""
+        if rows:
+            self._groups.append((1, deque(rows)))
+
     def next(self, in_flight: int) -> Row | None:
         """Return the row to send now, with ``in_flight`` rows inside vLLM. None: no row is left, or it has to wait."""
         while self._groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -32,6 +33,7 @@ class Call:
         self.limits = limits
         self.outcomes: list[Outcome | None] = [None] * size
         self.missing = size
+        self._lock = threading.Lock()
         self.future: Future[list[Outcome]] = Future()
         self.submitted_at = time.monotonic()
         if not size:
@@ -42,8 +44,10 @@ class Call:
         self.outcomes[index] = outcome
         if self._each is not None:
             self._each(index, outcome)
-        self.missing -= 1
-        if self.missing == 0:
+        with self._lock:
+            self.missing -= 1
+            is_last = self.missing == 0
+        if is_last:
             with contextlib.suppress(InvalidStateError):  # cancelled, or failed
                 self.future.set_result([outcome for outcome in self.outcomes if outcome is not None])
 

@@ -55,9 +55,10 @@ def open_engine() -> OfflineEngine:
 
 def what_runs(engine: OfflineEngine) -> dict[str, Any]:
     """Return what the worker of an engine says of itself."""
-    core = engine._state._core
+    thread = engine._state._first
+    core = thread._core
     assert core is not None
-    asked = asyncio.run_coroutine_threadsafe(core.llm.collective_rpc("what_runs"), engine._state._loop)
+    asked = asyncio.run_coroutine_threadsafe(core.llm.collective_rpc("what_runs"), thread._loop)
     said: dict[str, Any] = asked.result(timeout=60)[0]
     return said
 

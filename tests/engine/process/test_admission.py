@@ -6,16 +6,17 @@ from typing import Any
 
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.process.thread import STEPS_AHEAD, EngineThread
+from daft_vllm.engine.scheduling.ledger import Ledger
 
 
 class Admission:
     """An engine's thread that isn't started."""
 
     def __init__(self, *, step: int, in_flight: int) -> None:
-        self.thread = EngineThread(EngineConfig("m"))
+        self.thread = EngineThread(EngineConfig("m"), Ledger(), {}, lambda *_: None)
         self.thread._max_in_flight = in_flight
         self.thread._max_waiting_tokens = STEPS_AHEAD * step
-        self.in_flight: dict[str, Any] = self.thread._ledger.in_flight
+        self.in_flight: dict[str, Any] = self.thread.lane.in_flight
         self.sent = 0
 
     def fill(self, new_tokens: int) -> int:

@@ -309,7 +309,7 @@ def test_python_ends_without_waiting_for_a_load() -> None:
         import sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
         from daft_vllm import EngineConfig
-        from daft_vllm.engine.process import thread
+        from daft_vllm.engine.process import group, thread
 
         loading = threading.Event()
 
@@ -318,7 +318,7 @@ def test_python_ends_without_waiting_for_a_load() -> None:
             time.sleep(3600)
 
         thread.Core.start = load
-        started = ThreadPoolExecutor().submit(thread.EngineThread(EngineConfig("m", gpus=0)).start)
+        started = ThreadPoolExecutor().submit(group.EngineGroup(EngineConfig("m", gpus=0)).start)
         started.add_done_callback(lambda future: print(repr(future.exception())))
         loading.wait()
         raise KeyboardInterrupt
