@@ -21,6 +21,7 @@ from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
+from daft_vllm.udf.planning.engine import engines_of
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
 from daft_vllm.udf.preflight.chat_template import check_chat_template
@@ -116,7 +117,7 @@ def check(
     elsewhere = planned is not None and planned != _card_here()
     where = "this machine: " if elsewhere else ""
     gpus: float = given("gpus") if given("gpus") is not None else float(planned is not None or bool(visible_gpus()))
-    engines, applied = given("max_concurrency"), given("apply_chat_template")
+    engines, applied = _engines(given("max_concurrency"), gpus, planned), given("apply_chat_template")
     found = Model(given("model"))
     checks: list[Check] = []
 
@@ -301,6 +302,16 @@ def _context(model: Model, parts: list[Part], df: daft.DataFrame | None, options
     return summary
 
 
+def _engines(max_concurrency: int | str, gpus: float, planned: Card | None) -> int:
+    """Return how many engines there are. On a card that this machine doesn't have, ``"auto"`` is one."""
+    if max_concurrency == "auto" and planned is not None:
+        return 1
+    try:
+        return engines_of(max_concurrency, gpus)
+    except OptionError:  # the check of the GPUs says it
+        return 1
+
+
 def _is_text(part: Part, df: daft.DataFrame) -> bool:
     dtype = df.select(part.column.alias("part")).schema()["part"].dtype
     return part.kind == "auto" and bool(dtype.is_string() or dtype.is_numeric() or dtype.is_boolean())
@@ -312,7 +323,7 @@ def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_s
     media = len(parts) > 1 or any(part.kind != "auto" for part in parts)
     size = batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE)
     batches = -(-rows // size)
-    if engines > 1 and batches < engines:
+    if engines > 1 and batches < engines and daft.get_or_infer_runner_type() == "ray":
         fits = max(1, rows // (4 * engines))
         return Check(
             "batches",

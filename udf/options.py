@@ -122,7 +122,9 @@ class PromptOptions:
         False, "Give a row the same answer whatever else is in the batch, and when the job runs again."
     )
     use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
-    max_concurrency: Annotated[int, Field(ge=1)] = _option(1, "Engines in all.")
+    max_concurrency: Annotated[int, Field(ge=1)] | Literal["auto"] = _option(
+        1, "Engines in all; auto: as many as the visible GPUs are enough for."
+    )
     batch_size: Annotated[int, Field(ge=1)] | None = _option(None, "Rows sent to an engine at once.")
     dedupe: bool = _option(True, "Compute rows with the same prompt and options once.")
     on_error: Literal["null", "raise"] = _option("null", "null: a failed row is null. raise: it ends the query.")

@@ -15,6 +15,7 @@ from daft_vllm.udf.answers.formats import PerRow, Tools
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
 from daft_vllm.udf.options import DEFAULT, OPTION_NAMES, PromptOptions, SamplingArguments
+from daft_vllm.udf.planning.engine import engines_of
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.planning.store import with_store
 from daft_vllm.udf.progress.queries import new_folder, show_progress_of, wants_display
@@ -64,7 +65,7 @@ def prompt(
     gpus: float | None = DEFAULT.gpus,
     reproducible: bool = DEFAULT.reproducible,
     use_process: bool | Literal["auto"] = DEFAULT.use_process,
-    max_concurrency: int = DEFAULT.max_concurrency,
+    max_concurrency: int | Literal["auto"] = DEFAULT.max_concurrency,
     batch_size: int | None = DEFAULT.batch_size,
     dedupe: bool = DEFAULT.dedupe,
     on_error: Literal["null", "raise"] = DEFAULT.on_error,
@@ -172,7 +173,9 @@ def prompt(
             the next query. Batches come back in the order in which they are done. If a query ends early (by a limit
             after this column), rows in flight are still answered. "auto" (default): False for one engine on Daft's
             native runner, else True.
-        max_concurrency: engines in all. Default 1.
+        max_concurrency: engines in all. Default 1. ``"auto"``: as many as the visible GPUs (on Ray, those of the
+            cluster) are enough for, one on a CPU. In the driver they take rows from one queue, each as soon as it is
+            loaded; rows that share a prefix go to the same one.
         batch_size: rows sent to an engine at once. Default 2048; 128 if a message has several parts, or is marked with
             ``image``, ``audio`` or ``document``. In the driver 4 batches of such messages are in flight, because images
             take memory.
@@ -250,7 +253,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
         spec,
         columns,
         use_process=use_process,
-        engines=options.max_concurrency,
+        engines=engines_of(options.max_concurrency, spec.engine.gpus),
         batch_size=options.batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE),
         max_batches=MEDIA_BATCHES if media else None,
     )
@@ -263,15 +266,12 @@ def uses_process(options: PromptOptions) -> bool:
     """Return whether engines run in processes of their own.
 
     Raises:
-        OptionError: ``use_process`` is False on Ray, or with more than one engine; or ``files`` has credentials, which
-            aren't sent to other processes.
+        OptionError: ``use_process`` is False on Ray; or ``files`` has credentials, which aren't sent elsewhere.
     """
     on_ray = daft.get_or_infer_runner_type() == "ray"
-    wanted = on_ray or options.max_concurrency > 1 if options.use_process == "auto" else options.use_process
+    wanted = on_ray if options.use_process == "auto" else options.use_process
     if wanted and options.files is not None:
         options.files.check_sent()
     if not wanted and on_ray:
         raise OptionError("use_process=False runs the engine in the driver, which can't be done on Ray: leave it out.")
-    if not wanted and options.max_concurrency > 1:
-        raise OptionError("use_process=False runs one engine, in the driver: leave max_concurrency at 1.")
     return wanted

@@ -20,6 +20,7 @@ from daft_vllm.udf.answers.formats import PerRow
 from daft_vllm.udf.answers.tools import CallFormat
 from daft_vllm.udf.columns.parts import PartKind
 from daft_vllm.udf.options import PromptOptions, is_column
+from daft_vllm.udf.planning.engine import engines_of
 from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.prompt import BATCH_SIZE
@@ -92,15 +93,16 @@ class Provider(DaftProvider):
             given["on_error"] = _ON_ERROR[on_error]
         chosen = PromptOptions.of({**given, "return_format": return_format, "details": True})
         on_ray = daft.get_or_infer_runner_type() == "ray"
-        if chosen.max_concurrency > 1 and not on_ray:
-            raise OptionError(
-                "with Daft's prompt only one engine runs in the driver: leave max_concurrency at 1, use "
-                "daft_vllm.prompt(...), or use Ray."
-            )
         if on_ray and chosen.files is not None:
             chosen.files.check_sent()
         spec = spec_of(chosen, ["auto"], use_process=on_ray)
-        return _Descriptor(self._name, chosen.model, spec, _makes_values(return_format), chosen.max_concurrency)
+        return _Descriptor(
+            self._name,
+            chosen.model,
+            spec,
+            _makes_values(return_format),
+            engines_of(chosen.max_concurrency, spec.engine.gpus),
+        )
 
 
 @dataclass

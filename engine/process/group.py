@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 
@@ -114,8 +114,10 @@ class EngineGroup:
     def stop(self, *, grace: float) -> None:
         """End all threads and processes, and wait for them; ``grace`` as in ``Core.shutdown``."""
         self._end(EngineClosedError("the engine was closed with rows unanswered."))
-        with ThreadPoolExecutor(len(self._threads)) as pool:
-            list(pool.map(lambda one: one.stop(grace=grace), self._threads))
+        for thread in self._threads:  # all of them at once: Python may be ending, and then no thread can be started
+            thread.begin_stop(grace=grace)
+        for thread in self._threads:
+            thread.stop(grace=grace)
 
     def _ended(self, thread: EngineThread, error: DaftVLLMError) -> None:
         """A vLLM has ended for good: the others go on with its rows, if there are any."""

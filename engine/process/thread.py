@@ -142,13 +142,17 @@ class EngineThread:
         stats.running_sum += watch.running_sum
         stats.peak_running = max(stats.peak_running, watch.running_peak)
 
-    def stop(self, *, grace: float) -> None:
-        """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
+    def begin_stop(self, *, grace: float) -> None:
+        """Let the thread and vLLM's processes end; ``grace`` as in ``Core.shutdown``."""
         self._grace = grace
         closed = EngineClosedError("the engine was closed with rows unanswered.")
         self._over = self._over or closed  # the thread may be restarting vLLM, and reads this only afterwards
+        self._soon(self._end, closed)
+
+    def stop(self, *, grace: float) -> None:
+        """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
+        self.begin_stop(grace=grace)
         if self._thread.is_alive():
-            self._soon(self._end, closed)
             # If a start is under way, it may replace a killed process by a new one: kill until the thread has ended.
             deadline = time.monotonic() + grace + STOP_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:

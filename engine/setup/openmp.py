@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
+import re
 import subprocess
 from glob import glob
 
 from daft_vllm.engine.setup.sources import package_folder
+from daft_vllm.errors import DeviceError
+
+BIND = "VLLM_CPU_OMP_THREADS_BIND"
+"""vLLM's variable for the CPUs of the model's threads."""
 
 
 def openmp_environment() -> dict[str, str] | None:
@@ -51,8 +57,42 @@ def _preload() -> str | None:
 
 def _cpus() -> list[int] | None:
     """Return the CPUs that the model's threads are bound to: one of each physical core of the first NUMA node."""
-    if {"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_SIM_MULTI_NUMA", "CPU_VISIBLE_MEMORY_NODES"} & os.environ.keys():
+    bound = os.environ.get(BIND, "")
+    if re.fullmatch(r"\d+(,\d+)*", bound):
+        return [int(cpu) for cpu in bound.split(",")]
+    if {BIND, "VLLM_CPU_SIM_MULTI_NUMA", "CPU_VISIBLE_MEMORY_NODES"} & os.environ.keys():
         return None
+    listed = _listed()
+    if listed is None:
+        return None
+    reserved = int(os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or 1)
+    of_core = {core: cpu for node, cpu, core in listed if node == listed[0][0]}
+    chosen = sorted(of_core.values())
+    return chosen[:-reserved] if 0 < reserved < len(chosen) else chosen
+
+
+def divided_cores(engines: int) -> list[dict[str, str]]:
+    """Return variables that give each of several engines on this machine's CPU cores of its own.
+
+    They are none if the user has set vLLM's own, or if this code doesn't know the kind of machine.
+
+    Raises:
+        DeviceError: there are fewer cores than engines.
+    """
+    listed = _listed()
+    if engines == 1 or os.environ.get(BIND) or listed is None:
+        return [{}] * engines
+    cpus = [*{core: cpu for _, cpu, core in listed}.values()]  # by memory node: an engine should have one
+    if len(cpus) < engines:
+        raise DeviceError(
+            f"{engines} engines need a CPU core each, and this process may use {len(cpus)}: lower max_concurrency."
+        )
+    ends = [len(cpus) * i // engines for i in range(engines + 1)]
+    return [{BIND: ",".join(map(str, cpus[start:end]))} for start, end in itertools.pairwise(ends)]
+
+
+def _listed() -> list[tuple[int, int, str]] | None:
+    """Return memory node, number and core of each CPU that this process may use. None: it isn't known."""
     if platform.machine() != "x86_64":
         return None
     try:
@@ -60,11 +100,7 @@ def _cpus() -> list[int] | None:
         text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
         rows = [line.split(",") for line in text.splitlines() if not line.startswith("#")]
         listed = [(int(node or 0), int(cpu), core) for cpu, core, node in rows]
-        reserved = int(os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or 1)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     allowed = os.sched_getaffinity(0)
-    cpus = sorted(one for one in listed if one[1] in allowed)
-    of_core = {core: cpu for node, cpu, core in cpus if node == cpus[0][0]}
-    chosen = sorted(of_core.values())
-    return chosen[:-reserved] if 0 < reserved < len(chosen) else chosen
+    return sorted(one for one in listed if one[1] in allowed)

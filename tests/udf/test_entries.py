@@ -163,7 +163,6 @@ def test_a_session_finds_the_provider(engine: OfflineEngine, smollm2: str) -> No
         ({"max_concurrency": None}, "at least 1"),
         ({"use_process": True}, "use daft_vllm.prompt"),
         ({"max_tokens": col("n")}, "is a column"),
-        ({"max_concurrency": 2}, "one engine runs in the driver"),
         ({"max_concurrency": 0}, "at least 1"),
         ({"modle": "x"}, "Did you mean 'model'"),
         ({"on_error": "explode"}, "on_error"),

@@ -261,7 +261,6 @@ def test_identical_rows_once(engine: OfflineEngine, ask: Any) -> None:
         ({"gpus": 2, "engine_args": {"tensor_parallel_size": 4}}, "gpus=4"),
         ({"gpus": 1.5}, "whole number"),
         ({"max_concurrency": 0}, "max_concurrency"),
-        ({"max_concurrency": 2, "use_process": False}, "in the driver"),
         ({"use_process": "yes"}, "use_process"),
         ({"batch_size": 0}, "batch_size"),
         ({"on_error": "ignore"}, "on_error"),

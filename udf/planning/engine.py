@@ -84,6 +84,32 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
     return config
 
 
+def engines_of(max_concurrency: int | str, gpus: float) -> int:
+    """Return how many engines there are in all.
+
+    Args:
+        max_concurrency: how many the user asked for. ``"auto"``: as many as there are GPUs for, one without.
+        gpus: GPUs of each engine.
+
+    Raises:
+        OptionError: there are GPUs for none.
+    """
+    if max_concurrency != "auto":
+        return int(max_concurrency)
+    if not gpus:
+        return 1
+    there, where = float(len(visible_gpus())), "are visible here"
+    if daft.get_or_infer_runner_type() == "ray":
+        import ray
+
+        there = ray.cluster_resources().get("GPU", 0.0) if ray.is_initialized() else there
+        where = "are in the Ray cluster"
+    engines = int(there / gpus + 1e-6)
+    if engines < 1:
+        raise OptionError(f"max_concurrency='auto': an engine needs {gpus:g} GPUs, and {there:g} {where}: lower gpus.")
+    return engines
+
+
 def _absolute(place: str) -> str:
     """Return a folder as an absolute path, which is the same for every process. Return any other name as it is."""
     path = Path(place).expanduser()

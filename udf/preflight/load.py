@@ -27,11 +27,15 @@ _SMALLER_THAN_ITS_FILES = ("quantization", "cpu_offload_gb", "offload_backend")
 """With any of these engine arguments the weights take less of the GPU's memory than the size of their files."""
 
 
-def check_fits(config: EngineConfig) -> None:
+def check_fits(config: EngineConfig, engines: int = 1) -> None:
     """Raise now what would otherwise end a load after minutes, or a download after hours.
 
     Call it in the process that will load the model. Estimates raise nothing: if the weights seem to leave too little
     memory for the KV cache, a warning says so.
+
+    Args:
+        config: how each engine is started.
+        engines: how many are started on this machine's CPU.
 
     Raises:
         MissingPackageError: the model needs a Python package that isn't installed.
@@ -57,7 +61,7 @@ def check_fits(config: EngineConfig) -> None:
         check_gpus(config, weights, states)
         _warn_if_tight(model, config, states[0])
     elif weights is not None and not config.gpus:
-        check_machine_memory(weights, config.engine_args)
+        check_machine_memory(weights, config.engine_args, engines)
 
 
 def _check_heads(model: Model, config: EngineConfig) -> None:

@@ -108,24 +108,26 @@ def cpu_cache_bytes(args: Mapping[str, Any]) -> int | None:
         return None
 
 
-def check_machine_memory(weights: int, args: Mapping[str, Any]) -> int:
+def check_machine_memory(weights: int, args: Mapping[str, Any], engines: int = 1) -> int:
     """Return the free bytes of this machine's memory.
 
     Args:
         weights: bytes of the weights.
         args: arguments of vLLM's engine. A KV cache that they ask for counts, too.
+        engines: how many engines take as much each.
 
     Raises:
         ModelError: the weights and the KV cache take more.
     """
     free = psutil.virtual_memory().available
+    weights, cache = weights * engines, (cpu_cache_bytes(args) or 0) * engines
+    of = f" of {engines} engines" if engines > 1 else ""
     if weights > free:
-        raise ModelError(f"the weights take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
-    cache = cpu_cache_bytes(args) or 0
+        raise ModelError(f"the weights{of} take {weights / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free.")
     if weights + cache > free:
         name = "kv_cache_memory_bytes" if _asked_cache(args) else "VLLM_CPU_KVCACHE_SPACE"
         raise ModelError(
-            f"the KV cache takes {cache / GIB:.1f} GiB ({name}) beside {weights / GIB:.1f} GiB of weights, and "
+            f"the KV cache{of} takes {cache / GIB:.1f} GiB ({name}) beside {weights / GIB:.1f} GiB of weights, and "
             f"{free / GIB:.1f} GiB of memory are free: lower {name}."
         )
     return free

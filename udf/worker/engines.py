@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from dataclasses import replace
 from typing import NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.core import GRACE_SECONDS
 from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.engine.setup.devices.driver import visible_gpus
-from daft_vllm.engine.setup.environment import START_LOCK
+from daft_vllm.engine.setup.environment import START_LOCK, default_engine_args, environment_variables
 from daft_vllm.engine.setup.log import log_file
+from daft_vllm.engine.setup.openmp import divided_cores
 from daft_vllm.udf.preflight.load import check_fits, with_card_settings
+from daft_vllm.udf.preflight.memory import cpu_cache_bytes
 
 
 class _Open(NamedTuple):
     engine: OfflineEngine
-    claim: GpuClaim | None
+    claims: list[GpuClaim]
 
     def close(self, grace: float = GRACE_SECONDS) -> None:
         self.engine.close(grace)
-        if self.claim is not None:
-            self.claim.release()
+        for claim in self.claims:
+            claim.release()
 
 
 _lock = threading.Lock()
 _open: dict[str, _Open] = {}
 
 
-def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus: bool = False) -> OfflineEngine:
+def shared_engine(
+    config: EngineConfig, *, check_chat_template: bool, claim_gpus: bool = False, engines: int = 1
+) -> OfflineEngine:
     """Return this process's engine for ``config``. The model is loaded if no engine for ``config`` is open.
 
     An engine that died is replaced. Idle engines with another config are closed first: two models seldom fit into
@@ -39,12 +43,13 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
         config: how to start the engine.
         check_chat_template: refuse a model without a chat template.
         claim_gpus: take free GPUs of this machine for the engine, because nothing else assigns GPUs.
+        engines: how many vLLMs answer its rows. Each has ``config.gpus`` GPUs, or a part of the CPU's cores.
 
     Raises:
-        DeviceError: too few GPUs are free.
+        DeviceError: too few GPUs are free, or there are fewer cores than engines.
         Everything that ``check_fits`` and ``OfflineEngine`` raise.
     """
-    key = repr(config)
+    key = f"{config!r} x {engines}"
     with _lock:
         if key in _open and not _open[key].engine.is_over:
             return _open[key].engine
@@ -53,19 +58,36 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
             if idle.engine.is_over or stats.pending + stats.in_flight == 0:
                 idle.close()
                 del _open[other]
+        claims: list[GpuClaim] = []
         with START_LOCK:
-            claim = GpuClaim(config.gpus, visible_gpus()) if claim_gpus and config.gpus > 0 else None
             try:
-                with claim.visible() if claim is not None else contextlib.nullcontext():
+                if claim_gpus and config.gpus > 0:
+                    for _ in range(engines):
+                        claims.append(GpuClaim(config.gpus, visible_gpus()))
+                variables = [claim.variables() for claim in claims] if config.gpus else divided_cores(engines)
+                with environment_variables(variables[0] if variables else {}):
                     config = with_card_settings(config)  # those of the card that was claimed
-                    check_fits(config)
-                    engine = OfflineEngine(config, check_chat_template=check_chat_template)
+                    check_fits(config, engines)
+                    engine = OfflineEngine(
+                        _divided(config, engines),
+                        variables=variables or [{}],
+                        check_chat_template=check_chat_template,
+                    )
             except BaseException:
-                if claim is not None:
+                for claim in claims:
                     claim.release()
                 raise
-        _open[key] = _Open(engine, claim)
+        _open[key] = _Open(engine, claims)
         return engine
+
+
+def _divided(config: EngineConfig, engines: int) -> EngineConfig:
+    """Return the config with a part of the machine's memory for the KV cache of each engine on the CPU."""
+    if config.gpus or engines == 1 or cpu_cache_bytes(config.engine_args) is not None:
+        return config
+    whole = default_engine_args(cpu=True)["kv_cache_memory_bytes"]
+    assert isinstance(whole, int)
+    return replace(config, engine_args={**config.engine_args, "kv_cache_memory_bytes": whole // engines})
 
 
 def close_engines() -> None:

@@ -34,6 +34,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
         config,
         check_chat_template=spec.needs_chat_template,
         claim_gpus=spec.claim_gpus and not _in_ray_actor(),
+        engines=spec.engines,
     )
     leave_quickly(kill_engines)
     engine.check_media(spec.media)

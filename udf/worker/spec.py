@@ -41,6 +41,7 @@ class PromptSpec:
         row_system_message: whether each row has its own system message. Null: the one of ``options``.
         row_adapter: whether each row has its own adapter. Null: the model without an adapter.
         store: where answers are kept. None: nowhere.
+        engines: how many engines answer the rows of one process, from one queue.
         claim_gpus: take free GPUs of this machine, because nothing else assigns GPUs.
     """
 
@@ -59,6 +60,7 @@ class PromptSpec:
     row_system_message: bool = False
     row_adapter: bool = False
     store: StoreSpec | None = None
+    engines: int = 1
     claim_gpus: bool = False
 
     @property

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from daft_vllm.engine.setup.devices.driver import MASK, ORDER, driver_problem, gpu_states
-from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.errors import DeviceError
 from daft_vllm.folders import own_folder
 
@@ -117,13 +116,13 @@ class GpuClaim:
                 os.close(file)
         return taken
 
-    def visible(self) -> contextlib.AbstractContextManager[None]:
-        """Let processes that are started inside the ``with`` block see only the claimed GPUs."""
+    def variables(self) -> dict[str, str]:
+        """Return the variables with which a process sees only the claimed GPUs."""
         values = {MASK: ",".join(self.ids)}
         if MASK not in os.environ:
             # The ids are the driver's numbers. CUDA's own order has the fastest GPU first.
             values[ORDER] = os.environ.get(ORDER, "PCI_BUS_ID")
-        return environment_variables(values)
+        return values
 
     def release(self) -> None:
         """Give the GPUs back."""

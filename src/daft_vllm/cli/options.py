@@ -119,7 +119,7 @@ def _text_hint(name: str) -> str:
         return """JSON: '{"dtype": "half"}', or @file of tune's."""
     if name == "chat_template":
         return "Or @file."
-    return "JSON." if _is_json(name) else ""
+    return "JSON." if _is_json(name) and name != "max_concurrency" else ""
 
 
 def _types(annotation: Any) -> list[Any]:
@@ -176,6 +176,8 @@ def _value(name: str, value: Any) -> Any:
             return Path(value[1:]).read_text(encoding="utf-8")
         except OSError as e:
             raise OptionError(f"{flag}: {value[1:]} can't be read: {e.strerror}.") from None
+    if name == "max_concurrency":
+        return int(value) if value.isdecimal() else value
     if not _is_json(name):
         return value
     try:

@@ -48,6 +48,7 @@ def run_with_progress(
         dollars_per_hour: the price of one GPU, or of a machine without GPUs.
     """
     from daft_vllm.job import run_job
+    from daft_vllm.udf.planning.engine import engines_of
 
     total = counts.rows if counts is not None else df.count_rows()
     few_tokens = "max_tokens" in options.row_sampling or options.common_sampling.max_tokens <= SHORT_JOB[1]
@@ -70,9 +71,9 @@ def run_with_progress(
             watch=display,
             begin=begin,
         )
-    price = dollars_per_hour * _gpus(options) * options.max_concurrency
+    engines = engines_of(options.max_concurrency, _gpus(options))
+    price = dollars_per_hour * _gpus(options) * engines
     skips = options.skip_blank
-    engines = options.max_concurrency
     table = summary_table(
         summary, output.place, counts=counts, skip_blank=skips, dollars_per_hour=price, engines=engines
     )

@@ -16,6 +16,7 @@ import pytest
 from daft_vllm.engine.setup.devices import claims
 from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.engine.setup.devices.driver import GpuState, visible_gpus
+from daft_vllm.engine.setup.environment import environment_variables
 from daft_vllm.errors import DeviceError
 
 
@@ -53,12 +54,12 @@ def test_claims_are_disjoint_and_given_back(tmp_path: Path, monkeypatch: pytest.
         GpuClaim(1, ["4", "5", "6"], tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    with pair.visible():
+    with environment_variables(pair.variables()):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,6"
         assert "CUDA_DEVICE_ORDER" not in os.environ, "the mask's ids are in the user's order"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with pair.visible():
+    with environment_variables(pair.variables()):
         assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "the ids are the driver's"
     assert not {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"} & set(os.environ)
     first.release()

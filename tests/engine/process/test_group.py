@@ -1,0 +1,87 @@
+"""Several vLLMs behind one queue, each with cores of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
+from daft_vllm.engine.setup.openmp import divided_cores
+from daft_vllm.errors import DeviceError
+from daft_vllm.udf.worker.engines import close_engines, shared_engine
+from tests.conftest import TINY_ARGS
+
+pytestmark = pytest.mark.other_engine
+SAMPLING = SamplingOptions(max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def two(tiny: str) -> Iterator[OfflineEngine]:
+    config = EngineConfig(tiny, {**TINY_ARGS, "max_num_seqs": 16}, gpus=0, max_restarts=1)
+    engine = shared_engine(config, check_chat_template=False, engines=2)
+    deadline = time.monotonic() + 120
+    while len(engine.process_ids) < 2 or not all(thread.lane.is_open for thread in engine._state._threads):
+        assert time.monotonic() < deadline, "the second engine doesn't start"
+        time.sleep(0.1)
+    yield engine
+    close_engines()
+
+
+def steps(engine: OfflineEngine) -> list[int]:
+    return [thread._watch.steps for thread in engine._state._threads]
+
+
+def requests(rows: int, groups: int = 8) -> list[Request]:
+    prefixes = [f"Group {g} of the rows that begin alike, all of them. " * 6 for g in range(groups)]
+    return [Request(f"{prefixes[i % groups]}Row {i}.", sampling=SAMPLING) for i in range(rows)]
+
+
+def test_both_answer_and_each_prefix_is_in_one_cache(two: OfflineEngine) -> None:
+    before, stats = steps(two), two.stats()
+    outcomes = two.run(requests(600))
+    assert all(outcome.text for outcome in outcomes)
+    worked = [after - first for first, after in zip(before, steps(two), strict=True)]
+    assert min(worked) > 0.6 * max(worked), worked
+    added = two.stats().since(stats)
+    added.check()
+    prefix = added.prompt_tokens / 600 * 0.8
+    assert added.computed_tokens <= added.optimal_tokens + 4 * prefix, "hardly a prefix was computed twice"
+
+
+def test_each_has_cores_of_its_own(two: OfflineEngine) -> None:
+    bound = [psutil.Process(pid).environ()["OMP_NUM_THREADS"] for pid in two.process_ids]
+    assert sum(map(int, bound)) <= max(2, len(os.sched_getaffinity(0)))
+
+
+def test_cores_are_divided_by_memory_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [(cpu % 8 // 4, cpu, f"core{cpu % 8}") for cpu in range(16)]  # two nodes, eight cores of two threads
+    monkeypatch.setattr("daft_vllm.engine.setup.openmp._listed", lambda: sorted(listed))
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    parts = [list(map(int, one["VLLM_CPU_OMP_THREADS_BIND"].split(","))) for one in divided_cores(4)]
+    assert [len(part) for part in parts] == [2] * 4
+    assert len({cpu % 8 for part in parts for cpu in part}) == 8
+    assert all(len({cpu % 8 // 4 for cpu in part}) == 1 for part in parts), "an engine has cores of one node"
+    assert divided_cores(1) == [{}]
+    with pytest.raises(DeviceError, match=r"9 engines need a CPU core each, and this process may use 8"):
+        divided_cores(9)
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-3|4-7")
+    assert divided_cores(2) == [{}, {}], "the user's own setting stays"
+
+
+def test_a_dead_core_loses_nothing_and_the_other_goes_on(two: OfflineEngine) -> None:
+    before = two.stats()
+    future = two.submit(requests(3000))
+    while two.stats().since(before).done < 200:
+        time.sleep(0.01)
+    os.kill(two.process_ids[1], signal.SIGKILL)
+    outcomes = future.result(timeout=120)
+    assert Counter(outcome.error and outcome.error.code for outcome in outcomes) == {None: 3000}
+    assert two.stats().since(before).restarts <= 1
+    two.stats().check()
+    assert not two.is_over
