@@ -166,6 +166,7 @@ def check(
     no_prompt = unknown or ("" if parts else "needs a table and a prompt")
     no_table = "" if df is not None else "needs a table: --input, or df= in Python"
     no_format = "" if return_format is not None else "no return format is asked for"
+    in_processes = given("use_process") is True or daft.get_or_infer_runner_type() == "ray"
     no_ray = "" if daft.get_or_infer_runner_type() == "ray" else "Daft runs without Ray"
     no_vllm = "" if vllm_version() else "vLLM is not installed"
     later: list[tuple[str, Callable[[], str | Check], str]] = [
@@ -180,7 +181,7 @@ def check(
         ("cluster", lambda: check_cluster(gpus, engines), no_ray),
         ("disk", lambda: check_disk(found, elsewhere=elsewhere), unknown),
         ("shared memory", lambda: check_shared_memory(gpus, where), ""),
-        ("batches", lambda: _batches(df, parts, engines, given("batch_size")), no_table),
+        ("batches", lambda: _batches(df, parts, engines, given("batch_size"), shares=in_processes), no_table),
         (
             "changes of vLLM",
             lambda: check_patches(gpus, given("adapters"), reproducible=given("reproducible")),
@@ -317,13 +318,16 @@ def _is_text(part: Part, df: daft.DataFrame) -> bool:
     return part.kind == "auto" and bool(dtype.is_string() or dtype.is_numeric() or dtype.is_boolean())
 
 
-def _batches(df: daft.DataFrame | None, parts: list[Part], engines: int, batch_size: int | None) -> str | Check:
+def _batches(
+    df: daft.DataFrame | None, parts: list[Part], engines: int, batch_size: int | None, *, shares: bool
+) -> str | Check:
+    """Return how many batches there are. ``shares``: whether each engine has batches of its own."""
     assert df is not None
     rows = df.count_rows()
     media = len(parts) > 1 or any(part.kind != "auto" for part in parts)
     size = batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE)
     batches = -(-rows // size)
-    if engines > 1 and batches < engines and daft.get_or_infer_runner_type() == "ray":
+    if shares and batches < engines:
         fits = max(1, rows // (4 * engines))
         return Check(
             "batches",

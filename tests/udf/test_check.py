@@ -207,10 +207,11 @@ def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batches_for_several_engines() -> None:
     df = daft.from_pydict({"q": ["x"] * 100})
-    seen = check(col("q"), df=df, max_concurrency=4)["batches"]
+    seen = check(col("q"), df=df, max_concurrency=4, use_process=True)["batches"]
     assert seen.status == "warning"
     assert "batch_size=6" in seen.seen
-    assert check(col("q"), df=df, max_concurrency=4, batch_size=6)["batches"].status == "ok"
+    assert check(col("q"), df=df, max_concurrency=4, batch_size=6, use_process=True)["batches"].status == "ok"
+    assert check(col("q"), df=df, max_concurrency=4)["batches"].status == "ok", "they share a queue"
 
 
 def test_the_commands(smollm2: str, tmp_path: Path) -> None:

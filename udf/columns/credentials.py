@@ -47,8 +47,8 @@ def _credentials(io_config: Any) -> Iterator[str]:
 def refused(names: tuple[str, ...]) -> OptionError:
     """Return the error of a process that needs credentials which another one has."""
     return OptionError(
-        f"io_config has {', '.join(names)}, and keys are not sent to engines in other processes (Ray, max_concurrency "
-        "above 1, use_process=True): leave them out, and set the store's own variables in the environment of these "
+        f"io_config has {', '.join(names)}, and keys are not sent to engines in other processes (Ray, "
+        "use_process=True): leave them out, and set the store's own variables in the environment of these "
         "processes (AWS_ACCESS_KEY_ID and so on), or use S3Config(credentials_provider=...)."
     )
 

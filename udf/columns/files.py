@@ -49,7 +49,7 @@ class FileAccess:
         private_network: whether HTTP URLs may lead to addresses that are not public (``10.0.0.1``, ``localhost``, the
             metadata services of clouds).
         io_config: Daft's settings for object stores, for example their credentials. HTTP servers get none of them.
-            Credentials stay in this process: with engines in other processes (Ray, ``max_concurrency`` above 1) they
+            Credentials stay in this process: with engines in other processes (Ray, ``use_process=True``) they
             come from the environment there.
         max_bytes: the size of the largest file. Default 64 MiB.
         max_pages: the most pages of a PDF. Default 32.

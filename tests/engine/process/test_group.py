@@ -42,7 +42,7 @@ def requests(rows: int, groups: int = 16) -> list[Request]:
     return [Request(f"{prefixes[i % groups]}Row {i}.", sampling=SAMPLING) for i in range(rows)]
 
 
-def test_both_answer_and_each_prefix_is_in_one_cache(two: OfflineEngine) -> None:
+def test_both_answer_from_the_first_row_on(two: OfflineEngine) -> None:
     before, stats = steps(two), two.stats()
     outcomes = two.run(requests(800))
     assert all(outcome.text for outcome in outcomes)
@@ -50,8 +50,7 @@ def test_both_answer_and_each_prefix_is_in_one_cache(two: OfflineEngine) -> None
     assert min(worked) > 0.2 * max(worked), worked
     added = two.stats().since(stats)
     added.check()
-    prefix = added.prompt_tokens / 800 * 0.9
-    assert added.computed_tokens < 800 * 0.2 * prefix + (16 + 8) * prefix, "at most half of the prefixes twice"
+    assert added.computed_tokens < 1.15 * added.optimal_tokens
 
 
 def test_each_has_cores_of_its_own(two: OfflineEngine) -> None:
