@@ -102,6 +102,7 @@ class Ledger:
         """Count rows that were just sent to vLLM, and the time in which vLLM has rows."""
         now, waited = time.monotonic(), 0.0
         for row in rows:
+            row.sent_at = now
             if not row.deaths:
                 row.queue_seconds = now - row.call.submitted_at
                 waited += row.queue_seconds
@@ -208,7 +209,7 @@ class Ledger:
     def _finish(self, row: Row, outcome: Outcome, *, duplicate: bool = False) -> None:
         if duplicate:  # nothing was computed for it
             waited = time.monotonic() - row.call.submitted_at
-            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited)
+            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited, seconds=0.0)
         with self._lock:
             self._stats.pending -= 1
             self._stats.finish(outcome, duplicate=duplicate)

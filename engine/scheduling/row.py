@@ -71,6 +71,7 @@ class Row:
         digest: see ``Prepared.digest``. None also if rows are not deduplicated.
         twins: rows that get the answer of this one, or None.
         queue_seconds: seconds until vLLM took it.
+        sent_at: when vLLM took it, the last time.
         deaths: how often vLLM died while this row was inside it.
     """
 
@@ -91,6 +92,7 @@ class Row:
         "params",
         "prompt_tokens",
         "queue_seconds",
+        "sent_at",
         "size",
         "thinking",
         "toolbox",
@@ -111,6 +113,7 @@ class Row:
         self.digest = prepared.digest() if dedupe else None
         self.twins: list[Row] | None = None
         self.queue_seconds = 0.0
+        self.sent_at = self.call.submitted_at
         self.deaths = 0
 
     @property
