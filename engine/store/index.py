@@ -173,7 +173,8 @@ def _heads(batch: pa.RecordBatch) -> tuple[np.ndarray, ...]:
     known = pc.is_in(code, pa.array(ANSWERED, pa.string()))
     answered = pc.and_(pc.is_valid(batch.column("text")), known)
     row, attempt = batch.column("row"), batch.column("attempt")
-    return keys[:, 0], keys[:, 1], *(one.to_numpy(zero_copy_only=False) for one in (row, attempt, answered, failed))
+    others = (one.to_numpy(zero_copy_only=False) for one in (row, attempt, answered, failed))
+    return keys[:, 0], keys[:, 1], *(np.array(one) for one in others)  # copies: else the texts would stay in memory
 
 
 def _starts(*columns: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from daft_vllm.engine.requests.content import Conversation, Media, Message
@@ -150,3 +151,16 @@ def test_the_command_of_a_job(tmp_path: Path) -> None:
         (tmp_path / "command.json").write_text(content)
         with pytest.raises(StoreError, match="run the job again, which writes it anew"):
             read_command(tmp_path)
+
+
+def test_an_open_store_has_no_texts_in_memory(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path)
+    for number in range(60):
+        store.append(record(number, Outcome(text=str(number) * (1 << 20), finish_reason="stop")))
+        store.flush()
+    store.close()
+    process = psutil.Process()
+    before = process.memory_info().rss
+    index = Index(tmp_path)
+    assert (process.memory_info().rss - before) >> 20 < 40, "of 110 MiB"
+    assert len(index) == 60
