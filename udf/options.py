@@ -141,6 +141,10 @@ class PromptOptions:
     )
     store: str | None = _option(None, "A folder that keeps each answer at once: the job goes on there if run again.")
     store_changed: bool = _option(False, "Use the store, although something else is asked than before.")
+    store_retry: Mapping[str, Any] | None = _option(
+        None, "Sampling options with which rows that failed before are asked again.", "a dict of sampling options"
+    )
+    row_key: daft.Expression | None = _option(None, "A column that names each row in the store.", "a column")
     progress_folder: str | None = _option(None, "A folder in which each engine keeps its counters.")
     sampling: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "Sampling options, by vLLM's names."})
 
@@ -166,8 +170,31 @@ class PromptOptions:
                 raise OptionError(f"{name} needs the chat template: write {name} into the prompts, or leave it out.")
         for name, value in self.sampling.items():
             _check_name(name, value)
+        self._check_store()
         if self.sampling.get("thinking_token_budget") is not None and not self.thinking:
             raise OptionError("thinking_token_budget needs thinking=True: set that too, or leave the budget out.")
+
+    def _check_store(self) -> None:
+        """Raise ``OptionError`` if an option about the store has no store, or can't be used."""
+        for name in ("row_key", "store_retry"):
+            if getattr(self, name) is not None and self.store is None:
+                raise OptionError(f'{name} is about a store of answers: pass store="folder" too, or leave it out.')
+        if self.store_retry is None:
+            return
+        if not self.store_retry:
+            raise OptionError("store_retry says what changes for rows that failed: store_retry={'max_tokens': 2048}.")
+        for name, value in self.store_retry.items():
+            if is_column(value):
+                raise OptionError(f"store_retry has a column for {name}, and takes values only.")
+        self.retried().common_sampling  # noqa: B018
+
+    def retried(self) -> PromptOptions:
+        """Return the options with which rows that failed before are asked again.
+
+        Raises:
+            OptionError: an option in ``store_retry`` is unknown, or contradicts another.
+        """
+        return replace(self, sampling={**self.sampling, **(self.store_retry or {})}, store_retry=None)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PromptOptions:
@@ -230,6 +257,7 @@ class PromptOptions:
             turns=(),
             examples=(),
             sampling={},
+            row_key=None,
             system_message=None if self.has_column("system_message") else self.system_message,
             adapter=None if self.has_column("adapter") else self.adapter,
         )

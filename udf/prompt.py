@@ -76,6 +76,8 @@ def prompt(
     deadline: datetime | str | None = DEFAULT.deadline,
     store: str | None = DEFAULT.store,
     store_changed: bool = DEFAULT.store_changed,
+    store_retry: Mapping[str, Any] | None = DEFAULT.store_retry,
+    row_key: daft.Expression | None = DEFAULT.row_key,
     progress_folder: str | None = DEFAULT.progress_folder,
     **options: Unpack[SamplingArguments],
 ) -> daft.Expression:
@@ -204,6 +206,14 @@ def prompt(
             URL in a row is known by its name, not by its content. Default: none.
         store_changed: use the store although the model, the prompt, the format or an option differs from what was asked
             before. Rows that ask something else are computed, and equal ones are not. Default False: it is refused.
+        store_retry: sampling options, ``{"max_tokens": 2048}`` for example, with which rows are asked again that failed
+            when the query ran before: those without an answer, cut off, or invalid. All others get their stored
+            answers, and no model is loaded if no row failed. A new answer takes the place of the failed one: the query
+            without ``store_retry`` then gets it too. A row that fails again keeps what it had. Default: none.
+        row_key: a column that names each row in the store, ``col("id")`` for example. ``daft-vllm show`` and ``report``
+            show the names. Rows with different names never share an answer of the store, although they ask the same;
+            without names they may, if several engines draw answers at random. It becomes text. Null: the row has no
+            name. Rows with the same name that ask the same are treated as rows without one. Default: none.
         progress_folder: a folder in which each engine keeps its counters up to date, one JSON file for each engine.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
             ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
@@ -249,6 +259,8 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
             columns.append(column.cast(daft.DataType.string()))
     if isinstance(options.return_format, PerRow):
         columns.append(options.return_format.column.cast(daft.DataType.string()))
+    if options.row_key is not None:
+        columns.append(options.row_key.cast(daft.DataType.string()))
     expression = actor_expression(
         spec,
         columns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def outcome_of(output: RequestOutput, row: Row, end_of_text: Collection[int]) ->
         cached_tokens=output.num_cached_tokens or 0,
         completion_tokens=len(completion.token_ids),
         queue_seconds=row.queue_seconds,
+        seconds=time.monotonic() - row.sent_at,
         error=error,
     )
 

@@ -80,6 +80,7 @@ class Outcome(NamedTuple):
         cached_tokens: prompt tokens that came from the prefix cache.
         completion_tokens: tokens generated.
         queue_seconds: how long the row waited before vLLM took it. 0 if it never waited.
+        seconds: how long vLLM had the row. 0 if it didn't: nothing was generated, or an equal row's answer was taken.
         error: why there is no usable answer, or None.
         reasoning: what the model thought before it answered; None if it was not asked to think.
         tool_answer: the answer in parts, for a row with tools.
@@ -95,6 +96,7 @@ class Outcome(NamedTuple):
     reasoning: str | None = None
     tool_answer: ToolAnswer | None = None
     stop_reason: str | int | None = None
+    seconds: float = 0.0
 
     @classmethod
     def failed(cls, code: ErrorCode, message: str, *, prompt_tokens: int = 0) -> Outcome:

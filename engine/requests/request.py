@@ -38,6 +38,7 @@ class Request:
             chat template is asked to turn thinking off. None: the template decides, and thinking is part of the text.
         adapter: name of the LoRA adapter, one of the engine's. None: the model without an adapter.
         toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: no tools.
+        row_key: the row's name in a store of answers. The engine doesn't look at it. None: it has none.
     """
 
     prompt: str | tuple[Content, ...] | Conversation | None
@@ -52,6 +53,7 @@ class Request:
     thinking: bool | None = None
     adapter: str | None = None
     toolbox: Toolbox | None = None
+    row_key: str | None = None
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of this request, in order."""
@@ -72,6 +74,19 @@ class Request:
             first = next((i for i, message in enumerate(rest) if message.role == "user"), 0)
             rest[first] = _with_paragraph(rest[first], before=True, text=self.preamble)
         return (*system, *rest)
+
+
+def last_text(request: Request, most: int) -> str:
+    """Return how the last text of the user begins: at most ``most`` characters. A medium is its kind, ``[image]``."""
+    if isinstance(request.prompt, str):
+        return request.prompt[:most]
+    content: tuple[Content, ...] = ()
+    if isinstance(request.prompt, Conversation):
+        asked = [message for message in request.prompt.messages if message.role == "user"]
+        content = asked[-1].content if asked else ()
+    elif request.prompt is not None:
+        content = request.prompt
+    return " ".join(part[:most] if isinstance(part, str) else f"[{part.kind}]" for part in content)[:most]
 
 
 def options_digest(request: Request) -> bytes:

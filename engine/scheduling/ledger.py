@@ -321,7 +321,7 @@ class Ledger:
     def _finish(self, row: Row, outcome: Outcome, *, duplicate: bool = False) -> None:
         if duplicate:  # nothing was computed for it
             waited = time.monotonic() - row.call.submitted_at
-            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited)
+            outcome = outcome._replace(cached_tokens=outcome.prompt_tokens, queue_seconds=waited, seconds=0.0)
         self._stats.pending -= 1
         self._stats.finish(outcome, duplicate=duplicate)
         self._done.append((row, outcome))

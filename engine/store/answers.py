@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from daft_vllm.engine.requests.outcome import Outcome
-from daft_vllm.engine.store.codec import batch_of
-from daft_vllm.engine.store.index import Index
+from daft_vllm.engine.store.codec import Record, batch_of
+from daft_vllm.engine.store.index import Found, Index
 from daft_vllm.engine.store.segments import SegmentWriter
 from daft_vllm.errors import StoreError
 
@@ -38,8 +37,7 @@ class AnswerStore:
             raise StoreError(f"the store {folder} can't be read: {e}") from e
         self._reading = threading.Lock()
         self._lock = threading.Condition()
-        self._keys: list[bytes] = []
-        self._outcomes: list[Outcome] = []
+        self._records: list[Record] = []
         self._appended = 0
         self._written = 0
         self._error: Exception | None = None
@@ -53,21 +51,25 @@ class AnswerStore:
         """Return how many answers there were when it was opened."""
         return len(self._index)
 
-    def find(self, keys: Sequence[bytes], again: Sequence[bool]) -> list[Outcome | None]:
-        """Return the stored outcome of each key, see ``Index.find``."""
+    @property
+    def has_unasked(self) -> bool:
+        """Whether some rows could not be asked when it was opened."""
+        return self._index.has_unasked
+
+    def find(self, keys: Sequence[bytes], again: Sequence[bool]) -> list[Found | None]:
+        """Return what is known of each key, see ``Index.find``."""
         with self._reading:  # not the other lock: ``append`` doesn't wait for the disk
             try:
                 return self._index.find(keys, again)
             except OSError as e:
                 raise StoreError(f"the store {self.folder} can't be read any more: {e}") from e
 
-    def append(self, key: bytes, outcome: Outcome) -> None:
-        """Keep an outcome, to be written soon; ``flush`` waits until it is. It doesn't block."""
+    def append(self, record: Record) -> None:
+        """Keep a record, to be written soon; ``flush`` waits until it is. It doesn't block."""
         with self._lock:
-            self._keys.append(key)
-            self._outcomes.append(outcome)
+            self._records.append(record)
             self._appended += 1
-            if len(self._keys) in (1, _ROWS):  # it begins to wait, or need not wait longer
+            if len(self._records) in (1, _ROWS):  # it begins to wait, or need not wait longer
                 self._lock.notify_all()
 
     def flush(self) -> None:
@@ -100,21 +102,20 @@ class AnswerStore:
     def _write_all(self) -> None:
         while True:
             with self._lock:
-                while not self._keys and not self._is_closed:
+                while not self._records and not self._is_closed:
                     self._lock.wait()
-                if not self._keys:
+                if not self._records:
                     self._writer.close()
                     return
                 deadline = time.monotonic() + _SECONDS
-                while len(self._keys) < _ROWS and not (self._is_closed or self._waiting):
+                while len(self._records) < _ROWS and not (self._is_closed or self._waiting):
                     left = deadline - time.monotonic()
                     if left <= 0:
                         break
                     self._lock.wait(left)
-                keys, self._keys = self._keys[:_ROWS], self._keys[_ROWS:]
-                outcomes, self._outcomes = self._outcomes[:_ROWS], self._outcomes[_ROWS:]
+                records, self._records = self._records[:_ROWS], self._records[_ROWS:]
             try:
-                self._writer.write(batch_of(keys, outcomes))
+                self._writer.write(batch_of(records))
             except Exception as e:  # a disk that is full, for example
                 with self._lock:
                     self._error = e
@@ -123,5 +124,5 @@ class AnswerStore:
                         self._writer.close()
                 return
             with self._lock:
-                self._written += len(keys)
+                self._written += len(records)
                 self._lock.notify_all()

@@ -16,11 +16,11 @@ def request_key(request: Request, options: bytes, engine: bytes) -> bytes:
     """Return the key of a request.
 
     Args:
-        request: the request. It has a prompt.
+        request: the request. It has a prompt. Its ``row_key``, if it has one, is part of the key.
         options: its ``options_digest``.
         engine: what stands for the model and the engine's settings, from ``identity_digest``.
     """
-    whole = (
+    whole: tuple[Any, ...] = (
         [_message(message) for message in request.messages()],
         isinstance(request.prompt, str),
         request.apply_chat_template,
@@ -28,7 +28,19 @@ def request_key(request: Request, options: bytes, engine: bytes) -> bytes:
         request.adapter,
         options,
     )
+    if request.row_key is not None:
+        whole += (request.row_key,)
     return hashlib.blake2b(repr(whole).encode(errors="surrogatepass"), digest_size=KEY_BYTES, key=engine).digest()
+
+
+def cells_key(cells: str, engine: bytes) -> bytes:
+    """Return the key of a row that can't be asked.
+
+    Args:
+        cells: what tells the row from others: the name that the user gave it or, without one, its cells.
+        engine: as in ``request_key``.
+    """
+    return hashlib.blake2b(cells.encode(errors="surrogatepass"), digest_size=KEY_BYTES, key=engine).digest()
 
 
 def identity_digest(identity: Mapping[str, str]) -> bytes:

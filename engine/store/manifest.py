@@ -1,4 +1,7 @@
-"""``job.json`` in a store's folder: what was asked. A job that asks something else is refused."""
+"""``job.json`` in a store's folder: what was asked. A job that asks something else is refused.
+
+``command.json`` has the command that asked it, if it was one, so that it can be run again.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from daft_vllm.engine.store.segments import SUFFIX
 from daft_vllm.errors import StoreError
 from daft_vllm.wording import shown
 
 _NAME = "job.json"
-_FORMAT = 1
+_COMMAND = "command.json"
+_FORMAT = 2
+_READ = (1, 2)
+"""Formats that are read. Format 1 becomes format 2 when a job goes on: its new answers are in files of format 2."""
 
 
 def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False) -> None:
@@ -31,17 +38,22 @@ def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _read(folder)
-        others = [path for path in folder.iterdir() if path.name != _NAME and not path.name.startswith(".")]
+        names = (_NAME, _COMMAND)
+        others = [path for path in folder.iterdir() if path.name not in names and not path.name.startswith(".")]
         answers = [path for path in others if path.suffix == SUFFIX]
         if before is None and len(answers) < len(others):
             raise StoreError(f"{folder} holds other files: name a new or an empty folder as store.")
-        if before is None or not answers or (changed and before != dict(asked)):
-            _write(folder, asked)
+        if before is None or not answers or (changed and before.asked != dict(asked)):
+            _write(folder, _NAME, {"format": _FORMAT, "asked": dict(asked)})
             return
+        differing = [
+            _difference(name, before.asked.get(name), asked.get(name)) for name in sorted({*before.asked, *asked})
+        ]
+        differing = [one for one in differing if one]
+        if not differing and before.format < _FORMAT:
+            _write(folder, _NAME, {"format": _FORMAT, "asked": dict(asked)})
     except OSError as e:
         raise StoreError(f"the store {folder} can't be made: {e}") from e
-    differing = [_difference(name, before.get(name), asked.get(name)) for name in sorted({*before, *asked})]
-    differing = [one for one in differing if one]
     if differing:
         raise StoreError(
             f"the store {folder} has the answers of a job that asked something else: {'; '.join(differing)}. Name "
@@ -60,7 +72,67 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
     return f"{name} was {shown(before)}, and is {shown(now)}"
 
 
-def _read(folder: Path) -> dict[str, str] | None:
+def asked_of(folder: Path) -> dict[str, str]:
+    """Return what the job of a store asks, by name, as text.
+
+    Raises:
+        StoreError: it is no store, is damaged, or another version of daft-vllm has written it.
+    """
+    try:
+        found = _read(folder)
+    except OSError as e:
+        raise StoreError(f"the store {shown(str(folder))} can't be read: {e.strerror}.") from e
+    if found is None:
+        raise StoreError(f"{shown(str(folder))} is no store of answers: there is no {_NAME} in it.")
+    return found.asked
+
+
+class Command(NamedTuple):
+    """A command, to be run again.
+
+    Attributes:
+        folder: in which it was run.
+        arguments: its arguments.
+    """
+
+    folder: str
+    arguments: list[str]
+
+
+def write_command(folder: Path, command: Command) -> None:
+    """Keep the command of a store's job. Only this user can read it.
+
+    Raises:
+        StoreError: it can't be written.
+    """
+    try:
+        _write(folder, _COMMAND, command._asdict(), mode=0o600)
+    except OSError as e:
+        raise StoreError(f"the command can't be written to the store {shown(str(folder))}: {e.strerror}.") from e
+
+
+def read_command(folder: Path) -> Command | None:
+    """Return the command of a store's job. None: it was none.
+
+    Raises:
+        StoreError: it can't be read.
+    """
+    path = folder / _COMMAND
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Command(str(data["folder"]), [str(one) for one in data["arguments"]])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise StoreError(f"{path} can't be read ({type(e).__name__}): run the job again, which writes it anew.") from e
+
+
+class _Job(NamedTuple):
+    format: int
+    asked: dict[str, str]
+
+
+def _read(folder: Path) -> _Job | None:
     path = folder / _NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -72,19 +144,19 @@ def _read(folder: Path) -> dict[str, str] | None:
         raise StoreError(
             f"{path} is damaged ({e}): delete it if this is the store of the same job. The answers are in other files."
         ) from e
-    if data.get("format") != _FORMAT:
+    if data.get("format") not in _READ:
         raise StoreError(
             f"{path} has format {data.get('format')}, and this version of daft-vllm reads {_FORMAT}: use the version "
             "that wrote it, or name another folder."
         )
-    return dict(data["asked"])
+    return _Job(data["format"], dict(data["asked"]))
 
 
-def _write(folder: Path, asked: Mapping[str, str]) -> None:
+def _write(folder: Path, name: str, content: Mapping[str, Any], *, mode: int = 0o644) -> None:
     """Write it all or not at all. If another process is faster, with the same job, its file is as good."""
-    part = folder / f".{_NAME}.{secrets.token_hex(4)}"
-    with part.open("w", encoding="utf-8") as file:
-        json.dump({"format": _FORMAT, "asked": dict(asked)}, file, indent=1)
+    part = folder / f".{name}.{secrets.token_hex(4)}"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, folder / _NAME)
+    os.replace(part, folder / name)

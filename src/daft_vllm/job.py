@@ -135,6 +135,22 @@ def prompt_of(df: DataFrame, text: str, *, images: str | None = None, skip_blank
     return JobPrompt(messages, functools.reduce(operator.or_, is_null), blank)
 
 
+def with_row_key(options: PromptOptions, df: DataFrame, key: str | None) -> PromptOptions:
+    """Return the options with the column that names each row. None: none does.
+
+    Raises:
+        OptionError: it is no column, or there is no store.
+    """
+    if key is None:
+        return options
+    names = df.schema().column_names()
+    if key not in names:
+        raise OptionError(f"--key {key!r} is not a column.{suggest(key, names)} Columns: {', '.join(names)}.")
+    if options.store is None:
+        raise OptionError("--key names the rows of a store: pass --store FOLDER too, or leave it out.")
+    return replace(options, row_key=col(key))
+
+
 def count_prompts(df: DataFrame, prompt: JobPrompt) -> PromptCounts:
     """Read the table once, and count its rows and their prompts. What can't be read is found here, before a load."""
     null = when(prompt.is_null, lit(1)).otherwise(lit(0)).alias("null")

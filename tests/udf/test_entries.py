@@ -162,6 +162,7 @@ def test_a_session_finds_the_provider(engine: OfflineEngine, smollm2: str) -> No
         ({"return_format": int}, "return_format is an argument of Daft's prompt itself"),
         ({"max_concurrency": None}, "at least 1"),
         ({"use_process": True}, "use daft_vllm.prompt"),
+        ({"store": "s"}, "store is kept by daft-vllm.s own function only: use daft_vllm.prompt"),
         ({"max_tokens": col("n")}, "is a column"),
         ({"max_concurrency": 0}, "at least 1"),
         ({"modle": "x"}, "Did you mean 'model'"),

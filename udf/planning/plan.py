@@ -57,6 +57,11 @@ def spec_of(
         _check_reproducible(sampling, row_options, [*parts, *(kind for kinds in turns for kind in kinds)])
     constraints = answer.format.constraints
     check_sampling_for(engine, sampling.model_dump(), constraints=constraints, tokenizer_of=tokenizer_of)
+    if options.store_retry is not None:
+        changed = sampling.replace(dict(options.store_retry))
+        if options.reproducible:
+            _check_reproducible(changed, row_options, parts)
+        check_sampling_for(engine, changed.model_dump(), constraints=constraints, tokenizer_of=tokenizer_of)
     describes = options.describe_schema and options.apply_chat_template is not False
     warn_about_format(answer.format, None if "max_tokens" in row_options else sampling.max_tokens, tokenizer_of)
     return PromptSpec(
@@ -75,6 +80,7 @@ def spec_of(
         row_system_message=options.has_column("system_message"),
         row_adapter=options.has_column("adapter"),
         engines=1 if use_process else engines_of(options.max_concurrency, engine.gpus),
+        row_key=options.row_key is not None,
         claim_gpus=True,
     )
 

@@ -49,6 +49,7 @@ def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft
         "apply_chat_template": spec.options.apply_chat_template,
         **spec.sampling.model_dump(exclude_defaults=True),
         **dict.fromkeys(spec.row_options, "a column"),
+        "row_key": None if options.row_key is None else _shown(options.row_key),
     }
     given = shown_identity({**engine, **{name: value for name, value in asked.items() if value is not None}})
     open_folder(folder, given, changed=options.store_changed)

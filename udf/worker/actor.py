@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from daft_vllm.udf.worker.counters import QueryCounters
 from daft_vllm.udf.worker.opening import opened_engine
 from daft_vllm.udf.worker.requests import RequestMaker
 from daft_vllm.udf.worker.spec import PromptSpec
-from daft_vllm.udf.worker.stored import StoredAnswers
+from daft_vllm.udf.worker.stored import BatchRecord, StoredAnswers
 from daft_vllm.wording import brief
 
 logger = logging.getLogger("daft_vllm")
@@ -62,7 +62,8 @@ class PromptActor:
 
         Args:
             columns: the spec's ``parts`` and ``turns``; its ``row_options`` (null: the option's default); then the
-                system messages, the adapters, and the names of the formats, each only if rows have their own.
+                system messages, the adapters, the names of the formats, and the rows' own names, each only if rows have
+                their own.
         """
         steps = self._steps(columns)
         try:
@@ -117,49 +118,75 @@ class PromptActor:
         If there are retries, each yields requests once more.
         """
         batch = self._requests.batch_of(columns)
-        outcomes = batch.outcomes((yield from self._ask(list(batch.requests.values()))))
-        again = batch.requests
+        record = self._record_of(batch, columns)
+        requests = dict(batch.requests)
+        first = requests if record is None else record.to_ask
+        answers = yield from self._ask(first, record)
+        outcomes = {**batch.refused, **(record.known if record is not None else {}), **answers}
+        requests |= first
+        failing = list(requests)
         for attempt in range(1, self._spec.options.retries + 1):
-            again = self._retried_requests(batch, outcomes, again, attempt)
-            outcomes |= dict(zip(again, (yield from self._ask(list(again.values()))), strict=True))
-        return self._result(batch, outcomes)
+            failing = [i for i in failing if self._may_be_retried(batch, i, outcomes[i])]
+            due = [i for i in failing if record is None or record.is_due(i, attempt)]
+            again = self._retried_requests({i: requests[i] for i in due}, outcomes, attempt)
+            outcomes |= yield from self._ask(again, record)
+        parsed = {i: self._parsed(batch, i, outcomes[i]) for i in range(batch.rows)}
+        if record is not None:
+            for i in batch.requests:
+                chosen = record.chosen(
+                    i, outcomes[i], parsed[i].error, lambda i, one: self._parsed(batch, i, one).error
+                )
+                if chosen is not outcomes[i]:
+                    outcomes[i], parsed[i] = chosen, self._parsed(batch, i, chosen)
+            self._flush(record)
+        return self._result(batch, outcomes, parsed)
 
-    def _ask(self, requests: list[Request]) -> Generator[Asked, list[Outcome], list[Outcome]]:
-        """Return the outcomes of requests. Those that are stored are not asked; the others are stored first."""
+    def _record_of(self, batch: Batch, columns: Sequence[Series]) -> BatchRecord | None:
+        """Return what the query's store knows of a batch. None: there is no store."""
         if self._spec.store is None:
-            return (yield Asked(requests))
+            return None
         with self._lock:
             self._stored = stored = self._stored or StoredAnswers(self._spec.store)
         self._counters.begin()
-        known, keys = stored.split(requests)
-        unknown = [i for i, outcome in enumerate(known) if outcome is None]
-        unasked = keys.count(b"")
-        self._counters.add(unsent=unasked, stored=len(requests) - len(unknown) - unasked)
-        if unknown:
-            answers = yield Asked([requests[i] for i in unknown], stored.keeper([keys[i] for i in unknown]))
-            try:
-                stored.flush()
-            except StoreError as e:
-                self._give_up(e)
-                raise
-            for i, answer in zip(unknown, answers, strict=True):
-                known[i] = answer
-        return [outcome for outcome in known if outcome is not None]
+        record = BatchRecord(stored, batch.requests, self._spec.options.store_retry)
+        record.note_unasked(batch, lambda i: [one.slice(i, i + 1).to_pylist() for one in columns])
+        self._counters.add(unsent=len(record.known) - record.stored, stored=record.stored)
+        return record
+
+    def _ask(
+        self, requests: Mapping[int, Request], record: BatchRecord | None
+    ) -> Generator[Asked, list[Outcome], dict[int, Outcome]]:
+        """Return the outcomes of requests, by row number. With a store they are stored first."""
+        if record is None:
+            return dict(zip(requests, (yield Asked(list(requests.values()))), strict=True))
+        if not requests:
+            return {}
+        answers = yield Asked(list(requests.values()), record.keeper(list(requests)))
+        self._flush(record)
+        return dict(zip(requests, answers, strict=True))
+
+    def _flush(self, record: BatchRecord) -> None:
+        try:
+            record.flush()
+        except StoreError as e:
+            self._give_up(e)
+            raise
+
+    def _may_be_retried(self, batch: Batch, row: int, outcome: Outcome) -> bool:
+        """Whether a row was cut off or is invalid."""
+        error = self._parsed(batch, row, outcome).error
+        return error is not None and error.code in ("truncated", "invalid_output")
 
     def _retried_requests(
-        self, batch: Batch, outcomes: Mapping[int, Outcome], asked: Iterable[int], attempt: int
+        self, requests: Mapping[int, Request], outcomes: Mapping[int, Outcome], attempt: int
     ) -> dict[int, Request]:
-        """Return new requests for the rows in ``asked`` that were cut off or are invalid, by row number."""
+        """Return new requests for rows that were cut off or are invalid, by row number."""
         again: dict[int, Request] = {}
-        for i in asked:
-            request = batch.requests[i]
-            error = self._parsed(batch, i, outcomes[i]).error
-            if error is None:
-                continue
-            sampling = request.sampling
-            if error.code == "truncated":
+        for i, request in requests.items():
+            sampling, error = request.sampling, outcomes[i].error
+            if error is not None and error.code == "truncated":
                 again[i] = replace(request, sampling=sampling.replace({"max_tokens": sampling.max_tokens * 2**attempt}))
-            elif error.code == "invalid_output":
+            else:
                 again[i] = replace(request, sampling=sampling.resampled(attempt))
         self._counters.add(retried=len(again))
         increment_counter("rows retried", len(again), description="rows asked again: cut off, or invalid")
@@ -202,10 +229,10 @@ class PromptActor:
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
 
-    def _result(self, batch: Batch, answered: Mapping[int, Outcome]) -> Series:
+    def _result(self, batch: Batch, answered: Mapping[int, Outcome], read: Mapping[int, Parsed]) -> Series:
         spec = self._spec
         outcomes = [answered[i] for i in range(batch.rows)]
-        parsed = [with_stop_named(self._parsed(batch, i, outcome), outcome) for i, outcome in enumerate(outcomes)]
+        parsed = [with_stop_named(read[i], outcome) for i, outcome in enumerate(outcomes)]
         values = value_array(parsed, spec.format.dtype)
         self._report(outcomes, parsed, refused=len(batch.refused), column=batch.name)
         if spec.options.details:

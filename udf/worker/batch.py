@@ -18,6 +18,7 @@ class Batch(NamedTuple):
         rows: how many rows it has.
         refused: the outcomes of rows that are not sent to the engine, by row number.
         names: the name of each row's format. Each is None if all rows have the same format.
+        row_keys: the name of each row in a store. Each is None if rows have none.
         requests: the rows that are sent to the engine, by row number.
     """
 
@@ -25,6 +26,7 @@ class Batch(NamedTuple):
     rows: int
     refused: Mapping[int, Outcome]
     names: list[str | None]
+    row_keys: list[str | None]
     requests: Mapping[int, Request]
 
     def outcomes(self, answers: Sequence[Outcome]) -> dict[int, Outcome]:

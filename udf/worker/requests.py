@@ -42,6 +42,7 @@ class RequestMaker:
         spec = self._spec
         parts, others = columns[: self._cells.num_columns], list(columns[self._cells.num_columns :])
         rows = len(parts[0])
+        row_keys: list[str | None] = others.pop().to_pylist() if spec.row_key else [None] * rows
         names: list[str | None] = others.pop().to_pylist() if spec.format.forms else [None] * rows
         adapters: list[str | None] = others.pop().to_pylist() if spec.row_adapter else [spec.adapter] * rows
         systems: list[str | None] = others.pop().to_pylist() if spec.row_system_message else [None] * rows
@@ -76,8 +77,9 @@ class RequestMaker:
                 chat_template_kwargs=spec.chat_template_kwargs,
                 adapter=adapter,
                 toolbox=spec.toolbox,
+                row_key=row_keys[i],
             )
-        return Batch(parts[0].name(), rows, refused, names, requests)
+        return Batch(parts[0].name(), rows, refused, names, row_keys, requests)
 
     def sampling(self, rows: int, options: Sequence[Series]) -> Iterator[SamplingOptions | OptionError]:
         """Return each row's sampling options, or the error if they can't be used."""

@@ -40,6 +40,7 @@ class PromptSpec:
         row_options: names of the sampling options that have a value for each row.
         row_system_message: whether each row has its own system message. Null: the one of ``options``.
         row_adapter: whether each row has its own adapter. Null: the model without an adapter.
+        row_key: whether each row has a name in the store. Null: it has none.
         store: where answers are kept. None: nowhere.
         engines: how many engines answer the rows of one process, from one queue.
         claim_gpus: take free GPUs of this machine, because nothing else assigns GPUs.
@@ -59,6 +60,7 @@ class PromptSpec:
     row_options: tuple[str, ...] = ()
     row_system_message: bool = False
     row_adapter: bool = False
+    row_key: bool = False
     store: StoreSpec | None = None
     engines: int = 1
     claim_gpus: bool = False

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.card.report.view import View, view_of
 from benchmarks.card.results import CardResults
+from daft_vllm.pages.style import STYLE
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -14,11 +15,12 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 def write_page(results: CardResults) -> Path:
     """Write ``page.html`` and ``report.md`` beside the results, whatever there is, and return the page's path."""
     from jinja2 import Environment
+    from markupsafe import Markup
 
     view = view_of(results)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(number=number, percent=percent)
-    text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(v=view)
+    text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(v=view, style=Markup(STYLE))
     page = results.folder / "page.html"
     for path, content in ((page, text), (results.folder / "report.md", markdown(view))):
         part = path.with_suffix(".part")

@@ -14,7 +14,10 @@ from daft_vllm.cli.demo import demo
 from daft_vllm.cli.models import models
 from daft_vllm.cli.options import PromptCommand, with_prompt_options
 from daft_vllm.cli.plan import plan
+from daft_vllm.cli.report import report
+from daft_vllm.cli.retry import retry
 from daft_vllm.cli.run import run
+from daft_vllm.cli.show import show
 from daft_vllm.cli.tune import tune
 
 _WIDE = 125
@@ -47,6 +50,9 @@ def _main(
 
 for _command in (
     with_prompt_options(run),
+    with_prompt_options(retry, only_sampling=True),
+    show,
+    report,
     demo,
     with_prompt_options(check, without=("model",)),
     config,

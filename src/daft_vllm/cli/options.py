@@ -25,6 +25,8 @@ from daft_vllm.errors import OptionError
 from daft_vllm.udf.options import OPTION_NAMES, PromptOptions, option_default, option_help, option_type
 from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
+ARGUMENTS = "daft_vllm.arguments"
+"""Where a command's context has its arguments as they were given."""
 _INT32 = 2**31 - 1
 _ALSO = {"system_message": "--system", "max_concurrency": "--engines"}
 """Second names."""
@@ -34,10 +36,13 @@ _COMPLETION = {"model": complete_model, "goal": complete_goal}
 class PromptCommand(TyperCommand):
     """A command that knows what its options are called elsewhere, and suggests the nearest option for any other."""
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **kwargs: Any) -> Any:
         """Read the arguments. An unknown option is told with what to write."""
+        given = list(args)
         try:
-            return super().make_context(*args, **kwargs)
+            context = super().make_context(info_name, args, *more, **kwargs)
+            context.meta[ARGUMENTS] = given
+            return context
         except Exception as e:
             name = getattr(e, "option_name", None)
             if type(e).__name__ != "NoSuchOption" or not name:
@@ -63,18 +68,22 @@ def _instead(name: str) -> str:
     return f"{why[0].upper()}{why[1:]}." if why and "return_format" not in why else "There is --schema." if why else ""
 
 
-def with_prompt_options(command: Callable[..., None], *, without: tuple[str, ...] = ()) -> Callable[..., None]:
+def with_prompt_options(
+    command: Callable[..., None], *, without: tuple[str, ...] = (), only_sampling: bool = False
+) -> Callable[..., None]:
     """Return a command that has an option for each option of ``prompt()`` too.
 
     Args:
         command: its parameter ``given`` gets the options that the user gave, by their names in ``prompt()``.
         without: names that the command has itself.
+        only_sampling: leave out all but the sampling options. Their defaults are not shown: they are another command's.
     """
     own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "given"]
-    names = [one.name for one in fields(PromptOptions) if one.name not in (*ELSEWHERE, *without)]
+    elsewhere = [one.name for one in fields(PromptOptions)] if only_sampling else [*ELSEWHERE, *without]
+    names = [one.name for one in fields(PromptOptions) if one.name not in elsewhere]
     sampling = list(SamplingOptions.model_fields)
     made = [_parameter(name, "Options of prompt()") for name in names]
-    made += [_parameter(name, "Sampling options") for name in sampling]
+    made += [_parameter(name, "Sampling options", show_default=not only_sampling) for name in sampling]
 
     def run(**values: Any) -> None:
         given = {name: values.pop(name) for name in (*names, *sampling)}
@@ -96,7 +105,7 @@ def options_of(given: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {**{name: _value(name, value) for name, value in given.items()}, **more}
 
 
-def _parameter(name: str, panel: str) -> inspect.Parameter:
+def _parameter(name: str, panel: str, *, show_default: bool = True) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     kind, limits = _kind(option_type(name))
     flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag, *([_ALSO[name]] if name in _ALSO else [])]
@@ -105,7 +114,7 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
     made = typer.Option(
         *flags,
         help=f"{option_help(name)} {more}".strip(),
-        show_default=False if default in (None, (), "") else str(default),
+        show_default=False if default in (None, (), "") or not show_default else str(default),
         rich_help_panel=panel,
         autocompletion=_COMPLETION.get(name),
         **limits,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from daft_vllm.cli.options import options_of
+from daft_vllm.cli.retry import remember
 from daft_vllm.cli.terminal import console, fail, own_cause, quiet, return_format
 from daft_vllm.cli.watching import run_with_progress
 from daft_vllm.udf.options import PromptOptions
@@ -23,6 +25,7 @@ class OnError(StrEnum):
 
 
 def run(
+    context: typer.Context,
     input: Annotated[
         str,
         typer.Option(
@@ -59,6 +62,9 @@ def run(
         bool,
         typer.Option("--keep-order", help="Write rows in the input's order. The engine then gets one batch at a time."),
     ] = False,
+    key: Annotated[
+        str | None, typer.Option(help="A column that names each row in the store.", metavar="COLUMN")
+    ] = None,
     column: Annotated[str, typer.Option(help="Name of the column for the answers.")] = "answer",
     error_column: Annotated[str, typer.Option(help="Name of the column for the reasons of failures.")] = "error",
     on_error: Annotated[
@@ -80,7 +86,7 @@ def run(
             )
         quiet()
         from daft_vllm.cli.preview import Screen
-        from daft_vllm.job import count_prompts, prompt_of
+        from daft_vllm.job import count_prompts, prompt_of, with_row_key
         from daft_vllm.tables.reading import explained, read_input
         from daft_vllm.tables.writing import output_of
         from daft_vllm.udf.columns.files import FileAccess
@@ -97,6 +103,7 @@ def run(
             )
         )
         df = table.df
+        options = with_row_key(options, df, key)
         sink: Any = Screen(column, error_column)
         if preview is None and output is not None:
             sink = output_of(output, overwrite=overwrite)
@@ -119,6 +126,7 @@ def run(
             error_column=error_column,
             counts=counts,
             dollars_per_hour=dollars_per_hour,
+            begin=partial(remember, context, options.store if preview is None else None),
         )
     except DaftVLLMError as e:
         fail(str(e))

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "use_process": "--keep-order",
     "on_error": "--on-error",
     "details": "--error-column",
+    "row_key": "--key",
     "progress_folder": "the command's own",
     "sampling": "an option for each",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ def run_with_progress(
     error_column: str = "error",
     counts: PromptCounts | None = None,
     dollars_per_hour: float = 0.0,
+    begin: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a job with progress and a summary on stderr; return how many rows failed.
 
@@ -46,6 +48,7 @@ def run_with_progress(
         error_column: name of the errors' column.
         counts: how many rows there are, and how many have no prompt. None: the rows are counted here.
         dollars_per_hour: the price of one GPU, or of a machine without GPUs.
+        begin: called once, when everything is checked that can be checked before the load.
     """
     from daft_vllm.job import run_job
     from daft_vllm.udf.planning.engine import engines_of
@@ -57,7 +60,8 @@ def run_with_progress(
     display = ProgressDisplay(str(options.model), total, console=console, plain=True)
     with contextlib.ExitStack() as stack:
 
-        def begin() -> None:
+        def show() -> None:
+            begin()
             console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
             stack.enter_context(display)
 
@@ -69,7 +73,7 @@ def run_with_progress(
             column=column,
             error_column=error_column,
             watch=display,
-            begin=begin,
+            begin=show,
         )
     engines = engines_of(options.max_concurrency, _gpus(options))
     price = dollars_per_hour * _gpus(options) * engines

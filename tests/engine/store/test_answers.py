@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +21,9 @@ from daft_vllm.engine.requests.toolbox import ToolAnswer, ToolCall
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.store import segments
 from daft_vllm.engine.store.answers import AnswerStore
+from daft_vllm.engine.store.codec import Record
 from daft_vllm.engine.store.identity import engine_identity
+from daft_vllm.engine.store.index import ANY_ROW, FIRST_ROW
 from daft_vllm.engine.store.manifest import open_folder
 from daft_vllm.errors import StoreError
 
@@ -32,17 +36,27 @@ def answer(number: int) -> Outcome:
     return Outcome(text=f"answer {number}", finish_reason="stop", prompt_tokens=number, completion_tokens=3)
 
 
+def record(number: int, outcome: Outcome, row: int | None = None, **more: Any) -> Record:
+    """Return a record. Without ``row``, of a row that any other may share the answer with."""
+    return Record(key(number), ANY_ROW if row is None else row, more.pop("attempt", 1), outcome, **more)
+
+
+def outcomes(store: AnswerStore, numbers: Sequence[int], *, again: bool = True) -> list[Outcome | None]:
+    known = store.find([key(number) for number in numbers], [again] * len(numbers))
+    return [one and one.outcome for one in known]
+
+
 def written(folder: Path, numbers: range) -> None:
     store = AnswerStore(folder)
     for number in numbers:
-        store.append(key(number), answer(number))
+        store.append(record(number, answer(number)))
     store.close()
 
 
 def found(folder: Path, numbers: range) -> list[Outcome | None]:
     store = AnswerStore(folder)
     try:
-        return store.find([key(number) for number in numbers], [True] * len(numbers))
+        return outcomes(store, numbers)
     finally:
         store.close()
 
@@ -60,25 +74,25 @@ def test_all_of_an_outcome_comes_back(tmp_path: Path) -> None:
     )
     failed = Outcome.failed("truncated", "it was cut off", prompt_tokens=3)._replace(text="cut", stop_reason="END")
     store = AnswerStore(tmp_path)
-    store.append(key(1), whole)
-    store.append(key(2), failed)
+    store.append(record(1, whole))
+    store.append(record(2, failed))
     store.flush()
     assert len(store) == 0, "an open store knows what was there when it was opened"
     store.close()
     store = AnswerStore(tmp_path)
     assert len(store) == 2
-    assert store.find([key(2), key(3), key(1)], [True] * 3) == [failed, None, whole]
+    assert outcomes(store, [2, 3, 1]) == [failed, None, whole]
     store.close()
 
 
 def test_sampled_answers_are_given_once_each(tmp_path: Path) -> None:
     store = AnswerStore(tmp_path)
     for number in (1, 2):
-        store.append(key(0), answer(number))
+        store.append(record(0, answer(number), FIRST_ROW + number))
     store.close()
     store = AnswerStore(tmp_path)
-    assert store.find([key(0)] * 3, [False] * 3) == [answer(1), answer(2), None]
-    assert store.find([key(0)] * 2, [True] * 2) == [answer(1), answer(1)]
+    assert outcomes(store, [0] * 3, again=False) == [answer(1), answer(2), None]
+    assert outcomes(store, [0] * 2) == [answer(1), answer(1)]
     store.close()
 
 
@@ -88,7 +102,7 @@ def test_a_file_that_is_cut_anywhere_loses_the_last_write_only(tmp_path: Path) -
     writer = AnswerStore(folder)
     for start in range(0, 300, 100):
         for number in range(start, start + 100):
-            writer.append(key(number), answer(number))
+            writer.append(record(number, answer(number)))
         writer.flush()
     writer.close()
     (path,) = segments.segments_of(folder)
@@ -134,7 +148,7 @@ def test_many_threads_and_processes_write_at_once(tmp_path: Path) -> None:
 
     def write(start: int) -> None:
         for number in range(start, start + 500):
-            store.append(key(number), answer(number))
+            store.append(record(number, answer(number)))
         store.flush()
 
     threads = [threading.Thread(target=write, args=(start,)) for start in range(0, 2000, 500)]
@@ -153,7 +167,7 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
         "from tests.engine.store.test_answers import *\n"
         "store = AnswerStore(Path(sys.argv[1]))\n"
         "for number in range(1_000_000):\n"
-        "    store.append(key(number), answer(number))\n"
+        "    store.append(record(number, answer(number)))\n"
         "    if number % 100 == 99:\n"
         "        store.flush(); print(number, flush=True)\n"
     )
@@ -172,14 +186,14 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_an_error_that_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = AnswerStore(tmp_path)
-    store.append(key(0), answer(0))
+    store.append(record(0, answer(0)))
     store.flush()
 
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(segments.os, "write", full)
-    store.append(key(1), answer(1))
+    store.append(record(1, answer(1)))
     with pytest.raises(StoreError, match=r"No space left on device.* The 1 answers that this process has written are"):
         store.flush()
     monkeypatch.undo()
@@ -190,11 +204,11 @@ def test_a_full_disk_is_an_error_that_says_what_is_kept(tmp_path: Path, monkeypa
 def test_many_answers_to_the_same_question(tmp_path: Path) -> None:
     store = AnswerStore(tmp_path)
     for number in range(20_000):
-        store.append(key(0), answer(number))
+        store.append(record(0, answer(number), FIRST_ROW + 2 * 20_000 - number))
     store.close()
     store = AnswerStore(tmp_path)
     started = time.monotonic()
-    assert store.find([key(0)] * 20_001, [False] * 20_001) == [*(answer(n) for n in range(20_000)), None]
+    assert outcomes(store, [0] * 20_001, again=False) == [*(answer(n) for n in range(20_000)), None]
     assert time.monotonic() - started < 20, "not a search through all of them for each"
     store.close()
 
@@ -241,7 +255,7 @@ def test_a_million_answers(tmp_path: Path) -> None:
     opened = time.monotonic() - started
     for start in range(0, 1_000_000, 10_000):
         numbers = range(start, start + 10_000)
-        assert store.find([key(n) for n in numbers], [True] * 10_000) == [answer(n) for n in numbers]
+        assert outcomes(store, numbers) == [answer(n) for n in numbers]
     seconds = time.monotonic() - started
     memory = (psutil.Process().memory_info().rss - before) >> 20
     store.close()

@@ -1,0 +1,1 @@
+"""Pages of HTML that need nothing else: their style, and what they draw."""
