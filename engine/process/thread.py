@@ -143,6 +143,11 @@ class EngineThread:
         with contextlib.suppress(DaftVLLMError):
             self._call_soon(self._ledger.forget_answers)
 
+    def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        """Change these two settings from now on, as ``EngineConfig`` has them."""
+        with contextlib.suppress(DaftVLLMError):
+            self._call_soon(self._set_limits, stall_timeout, max_restarts)
+
     def snapshot(self) -> EngineStats:
         """Return the current counters."""
         stats, watch = self._ledger.snapshot(), self._watch
@@ -268,6 +273,10 @@ class EngineThread:
                 logger.warning("vLLM is running again.")
                 return core
         return None
+
+    def _set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        self.config = replace(self.config, stall_timeout=stall_timeout, max_restarts=max_restarts)
+        self._budget.allow(max_restarts)
 
     def _enqueue(self, rows: list[Row]) -> None:
         if self._over is not None:

@@ -16,6 +16,20 @@ _DEFAULT = SamplingOptions()
 
 
 @dataclass(frozen=True, slots=True)
+class Truncation:
+    """How long prompts are cut.
+
+    Args:
+        tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context allows, with one
+            token left for the answer. None: never cut.
+        side: the side that is cut, ``"right"`` (the end) or ``"left"``.
+    """
+
+    tokens: int | None = None
+    side: str = "right"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One row for the engine.
 
@@ -38,6 +52,7 @@ class Request:
             chat template is asked to turn thinking off. None: the template decides, and thinking is part of the text.
         adapter: name of the LoRA adapter, one of the engine's. None: the model without an adapter.
         toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: no tools.
+        truncation: how the prompt is cut if it is too long. None: as the engine's config says.
     """
 
     prompt: str | tuple[Content, ...] | Conversation | None
@@ -52,6 +67,7 @@ class Request:
     thinking: bool | None = None
     adapter: str | None = None
     toolbox: Toolbox | None = None
+    truncation: Truncation | None = None
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of this request, in order."""

@@ -36,6 +36,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
         claim_gpus=spec.claim_gpus and not _in_ray_actor(),
     )
     leave_quickly(kill_engines)
+    engine.check_truncation(spec.truncation)
     engine.check_media(spec.media)
     if spec.toolbox is not None:
         engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))

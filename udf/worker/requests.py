@@ -76,6 +76,7 @@ class RequestMaker:
                 chat_template_kwargs=spec.chat_template_kwargs,
                 adapter=adapter,
                 toolbox=spec.toolbox,
+                truncation=spec.truncation,
             )
         return Batch(parts[0].name(), rows, refused, names, requests)
 
