@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Only this fault; may be repeated.")] = None,
 ) -> None:
     """Play rounds of faults, write what happens, and end with 1 if something is not as it has to be."""
+    logging.getLogger("daft_vllm").setLevel(logging.ERROR)  # each look at a damaged store would warn of it
     unknown = set(only or ()) - {fault.name for fault in FAULTS}
     if unknown:
         raise typer.BadParameter(f"there is no fault {sorted(unknown)[0]!r}: {', '.join(f.name for f in FAULTS)}")

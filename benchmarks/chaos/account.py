@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,8 @@ from daft_vllm.engine.store.segments import frames_of, segments_of
 from daft_vllm.folders import SHARED_MEMORY
 
 Answers = dict[int, tuple[Any, Any]]
+CLEANING_SECONDS = 5.0
+"""How long what a job leaves may take until it is removed."""
 _STAYS = ("torchinductor_", "ray", "tmp", ".ray")
 """Beginnings of names that others than daft-vllm and vLLM leave in the temporary folder: torch and Ray their folders,
 and Daft the socket of a process that was killed."""
@@ -59,6 +62,13 @@ class Ground:
         self._before = set(os.listdir(SHARED_MEMORY))
 
     def left(self) -> list[str]:
+        """Return what is still there after a while: Python's resource tracker removes semaphores after its process."""
+        deadline = time.monotonic() + CLEANING_SECONDS
+        while (found := self.now()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return found
+
+    def now(self) -> list[str]:
         """Return what is there now and was not, without what others leave, and logs kept after failures."""
         files = [name for name in os.listdir(self.folder) if not name.startswith(_STAYS) and not name.endswith(".log")]
         memory = sorted(set(os.listdir(SHARED_MEMORY)) - self._before)

@@ -25,9 +25,13 @@ HOSTILE: tuple[str | None, ...] = (
 
 
 def table(rows: int) -> dict[str, list[Any]]:
-    """Return a table with keys and texts. One row in ten is hostile, the same in each run."""
-    texts = [HOSTILE[i // 10 % len(HOSTILE)] if i % 10 == 7 else f"Write about {i}." for i in range(rows)]
-    return {"id": list(range(rows)), "q": texts}
+    """Return a table with keys and texts. One row in ten is hostile, the same in each run. No text is there twice."""
+
+    def cell(i: int) -> str | None:
+        hostile = HOSTILE[i // 10 % len(HOSTILE)]
+        return f"{hostile}{i}" if hostile else hostile
+
+    return {"id": list(range(rows)), "q": [cell(i) if i % 10 == 7 else f"Write about {i}." for i in range(rows)]}
 
 
 def jump(seconds: float, after: float) -> None:

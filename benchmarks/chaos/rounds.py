@@ -23,7 +23,7 @@ from daft_vllm.model_configs import resolve_model
 
 MOST_STARTS = 4
 """After so many starts with a fault, a job is finished without one."""
-MOST_SECONDS = 300.0
+MOST_SECONDS = 180.0
 """A job that runs longer hangs, and is killed. A start takes 20 to 60 seconds on two cores."""
 
 

@@ -62,7 +62,10 @@ def test_names_of_faults_are_their_own() -> None:
 
 def test_the_table_is_the_same_and_has_every_hostile_cell() -> None:
     assert table(120) == table(120)
-    assert set(HOSTILE) <= set(table(120)["q"])
+    cells = [cell for cell in table(120)["q"] if cell]
+    assert len(set(cells)) == len(cells)
+    for hostile in HOSTILE:
+        assert any(cell == hostile or (hostile and cell and cell.startswith(hostile)) for cell in table(120)["q"])
     assert table(120)["id"] == list(range(120))
 
 
@@ -122,7 +125,8 @@ def test_a_model_is_damaged_and_whole_again(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in model.iterdir()} == before
 
 
-def test_what_is_left_is_found(tmp_path: Path) -> None:
+def test_what_is_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.chaos.account.CLEANING_SECONDS", 0.1)
     ground = Ground(tmp_path)
     for name in ("daft-vllm-1-x.log", "torchinductor_root", "ray", "tmpabc"):
         (tmp_path / name).touch()
