@@ -23,6 +23,7 @@ from daft_vllm.model_configs import resolve_model
 
 MOST_STARTS = 4
 """After so many starts with a fault, a job is finished without one."""
+_MUCH = 0.7
 MOST_SECONDS = 180.0
 """A job that runs longer hangs, and is killed. A start takes 20 to 60 seconds on two cores."""
 
@@ -53,6 +54,7 @@ class Rounds:
         self._ground = Ground(self._temporary)
         self._job = 0
         self._starts = 0
+        self._stored = 0
         self._is_open = False
 
     @property
@@ -62,8 +64,8 @@ class Rounds:
 
     @property
     def needs_end(self) -> bool:
-        """Whether the job has had so many faults that it is to be finished without one."""
-        return self._is_open and self._starts >= MOST_STARTS
+        """Whether the job has had so many faults, or has so few rows left, that it is to be finished without one."""
+        return self._is_open and (self._starts >= MOST_STARTS or self._stored > self.rows * _MUCH)
 
     def undisturbed(self) -> None:
         """Run a job that nobody disturbs, for the answers that all others have to give.
@@ -99,8 +101,8 @@ class Rounds:
         said = ended.running.said()
         outcome = outcome_of(fault, code, said)
         problems = [] if outcome in fault.expected else [f"{outcome}, which is not expected"]
-        if fault.strike is not None and not ended.struck:
-            problems = ["the fault came too late"] if code == 0 else problems
+        if code == 0 and fault.strike is not None and not ended.struck:
+            outcome, problems = "was done before the fault", []
         if processes:
             problems.append(f"processes are left: {', '.join(name[:60] for name in processes)}")
         if files and (code == 0 or outcome.startswith("refused")):
@@ -108,7 +110,7 @@ class Rounds:
         if code == 0 and self.right:
             problems += differences(answers_of(places.output), self.right)
         after = stored(places.store)
-        self._is_open = code != 0
+        self._is_open, self._stored = code != 0, after
         return Record(
             number=planned.number,
             seed=seed,
