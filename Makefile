@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DAFT_ANALYTICS_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test coverage slow gpu-check fuzz bench lint types lock audit compat wheel-test clean
+.PHONY: demo test coverage slow gpu-check fuzz chaos bench lint types lock audit compat wheel-test clean
 .DELETE_ON_ERROR:
 
 demo: .venv/ready
@@ -40,6 +40,12 @@ gpu-check: .venv/ready .venv-gpu/ready
 MINUTES ?= 10
 fuzz: .venv/ready
 	FUZZ_SECONDS=$$(( $(MINUTES) * 20 )) $(BIN)/pytest --timeout 0 tests/hostile/test_fuzz.py
+
+# Processes are killed and stopped, disks are full, files are damaged, while real jobs run. Ends with 1 if a row is lost, if
+# an answer differs, or if something is left. CHAOS="--seed 2" has another plan; --rounds 200 --minutes 0 is the long one.
+chaos: MINUTES = 20
+chaos: .venv/ready
+	$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --out out/chaos $(CHAOS)
 
 # Runs every arm on every workload, three times. That takes hours. BENCH="--arms ... --workloads ... --rounds 1" chooses
 # some of them. A run that was stopped continues where it stopped.

@@ -16,7 +16,7 @@ from daft_vllm.engine.process.group import EngineGroup
 from daft_vllm.engine.requests.content import MediaKind
 from daft_vllm.engine.requests.limits import NO_LIMITS, Limits
 from daft_vllm.engine.requests.outcome import Outcome
-from daft_vllm.engine.requests.request import Request
+from daft_vllm.engine.requests.request import Request, Truncation
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.requests.toolbox import Toolbox
@@ -168,6 +168,10 @@ class OfflineEngine:
         """Raise ``ModelError`` if the model doesn't take media of one of ``kinds``."""
         self._renderer.check_media(kinds)
 
+    def check_truncation(self, truncation: Truncation) -> None:
+        """Raise ``OptionError`` if prompts would be cut to more tokens than the context takes."""
+        self._renderer.check_truncation(truncation)
+
     def check_tools(self, toolbox: Toolbox, *, thinking: bool) -> None:
         """Raise ``ModelError`` or ``OptionError`` if the model can't take tools, or its calls can't be read."""
         self._renderer.check_tools(toolbox, thinking=thinking)
@@ -208,6 +212,16 @@ class OfflineEngine:
     def forget_answers(self) -> None:
         """Forget all answers: later rows are computed, even if an equal row was computed before."""
         self._state.forget_answers()
+
+    def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        """Change these two settings of the config, without loading the model again.
+
+        Args:
+            stall_timeout: as in ``EngineConfig``, for rows in flight too.
+            max_restarts: as in ``EngineConfig``. Starts that were used count.
+        """
+        self.config = replace(self.config, stall_timeout=stall_timeout, max_restarts=max_restarts)
+        self._state.set_limits(stall_timeout, max_restarts)
 
     def stats(self) -> EngineStats:
         """Return the current counters. ``rows`` = ``pending`` + ``in_flight`` + ``done`` + ``abandoned``."""

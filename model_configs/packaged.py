@@ -10,7 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from daft_vllm.errors import MissingPackageError
+from daft_vllm.errors import MissingPackageError, ModelError
+from daft_vllm.wording import brief
 
 logger = logging.getLogger("daft_vllm")
 
@@ -65,24 +66,35 @@ def converted_folder(name: str, package: Package) -> Path:
 
     Several processes may ask at once: one converts and the others wait. An interrupted conversion leaves no folder that
     could be mistaken for a model.
+
+    Raises:
+        MissingPackageError: the package is not installed.
+        ModelError: the folder for converted models can't be written, or its disk is full.
     """
     from filelock import FileLock
+    from safetensors import SafetensorError
 
     target = folder_of(name, package)
     if (target / "config.json").is_file():
         return target
     source = package.folder()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.with_suffix(".lock")):
-        if (target / "config.json").is_file():
-            return target
-        logger.warning("converting %s into %s (once)", package.gguf, target)
-        part = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
-        try:
-            _convert(source, package.gguf, part)
-            part.rename(target)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_suffix(".lock")):
+            if (target / "config.json").is_file():
+                return target
+            part = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+            logger.warning("converting %s into %s (once)", package.gguf, target)
+            try:
+                _convert(source, package.gguf, part)
+                part.rename(target)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+    except (OSError, SafetensorError) as e:
+        raise ModelError(
+            f"the model {name!r} is converted once, into {target}, and that failed ({brief(e)}): set DAFT_VLLM_CACHE "
+            "to a folder that is writable and has room for it, the same for all processes."
+        ) from e
     return target
 
 

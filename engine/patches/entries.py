@@ -231,6 +231,21 @@ PATCHES: tuple[Patch, ...] = (
         cpu_only=True,
     ),
     Patch(
+        "leftovers",
+        "lets vLLM's processes put their files into a folder of the engine, and name shared memory after it",
+        "what killed processes leave in the temporary folder and in /dev/shm stays there",
+        (
+            Target("vllm.utils.network_utils", "get_file_store_init_method", ()),
+            Target("vllm.v1.executor.uniproc_executor", uses="distributed_init_method = get_file_store_init_method()"),
+            Target(
+                "vllm.v1.executor.multiproc_executor", uses="distributed_init_method = get_file_store_init_method()"
+            ),
+            Target("multiprocessing.shared_memory", "_make_filename", ()),
+            Target("multiprocessing.synchronize", uses="_config['semprefix']"),
+        ),
+        "patches/plugin.py",
+    ),
+    Patch(
         "argument_names",
         "reads the names of vLLM's engine arguments and architectures from its source text",
         "a misspelt argument, or a model that vLLM doesn't serve, is found when the engine starts",

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 
+from daft_vllm.engine.patches.leftovers import name_leftovers
 from daft_vllm.engine.setup.guardian import OWNER_PID, exit_with_parent
 from daft_vllm.engine.setup.log import mark_own_warnings
 
@@ -15,14 +16,16 @@ def register() -> None:
     if OWNER_PID not in os.environ:
         return
     exit_with_parent()
+    from daft_vllm.engine.patches.registry import apply_patch
+
     if os.environ[OWNER_PID] != str(os.getpid()):
         mark_own_warnings()
         _lock_bars_by_threads()
+        apply_patch("leftovers", name_leftovers)
     if "vllm.v1.engine.core" not in sys.modules:  # this process is not the core's
         return
     from daft_vllm.engine.patches.adapter_ops import fix_adapter_ops
     from daft_vllm.engine.patches.either_backend import register_backend
-    from daft_vllm.engine.patches.registry import apply_patch
 
     apply_patch("either_backend", register_backend)
     apply_patch("adapter_ops", fix_adapter_ops)

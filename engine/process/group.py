@@ -104,6 +104,11 @@ class EngineGroup:
         """Forget all answers: later rows are computed, even if an equal row was computed before."""
         self._ledger.forget_answers()
 
+    def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        """Change these two settings from now on, as ``EngineConfig`` has them."""
+        for thread in self._threads:
+            thread.set_limits(stall_timeout, max_restarts)
+
     def snapshot(self) -> EngineStats:
         """Return the current counters."""
         stats = self._ledger.snapshot()

@@ -142,6 +142,10 @@ class EngineThread:
         stats.running_sum += watch.running_sum
         stats.peak_running = max(stats.peak_running, watch.running_peak)
 
+    def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        """Change these two settings from now on, as ``EngineConfig`` has them. Callable from any thread."""
+        self._soon(self._set_limits, stall_timeout, max_restarts)
+
     def begin_stop(self, *, grace: float) -> None:
         """Let the thread and vLLM's processes end; ``grace`` as in ``Core.shutdown``."""
         self._grace = grace
@@ -268,6 +272,10 @@ class EngineThread:
                 logger.warning("vLLM is running again.")
                 return core
         return None
+
+    def _set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        self.config = replace(self.config, stall_timeout=stall_timeout, max_restarts=max_restarts)
+        self._budget.allow(max_restarts)
 
     def _look(self) -> None:
         """Look for rows: there are new ones, or others have left some."""

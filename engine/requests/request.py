@@ -16,6 +16,20 @@ _DEFAULT = SamplingOptions()
 
 
 @dataclass(frozen=True, slots=True)
+class Truncation:
+    """How long prompts are cut.
+
+    Args:
+        tokens: longest prompt in tokens; the user's text is cut to fit. -1: as long as the context allows, with one
+            token left for the answer. None: never cut.
+        side: the side that is cut, ``"right"`` (the end) or ``"left"``.
+    """
+
+    tokens: int | None = None
+    side: str = "right"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One row for the engine.
 
@@ -39,6 +53,7 @@ class Request:
         adapter: name of the LoRA adapter, one of the engine's. None: the model without an adapter.
         toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: no tools.
         row_key: the row's name in a store of answers. The engine doesn't look at it. None: it has none.
+        truncation: how the prompt is cut if it is too long. None: as the engine's config says.
     """
 
     prompt: str | tuple[Content, ...] | Conversation | None
@@ -54,6 +69,7 @@ class Request:
     adapter: str | None = None
     toolbox: Toolbox | None = None
     row_key: str | None = None
+    truncation: Truncation | None = None
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of this request, in order."""

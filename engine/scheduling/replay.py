@@ -82,6 +82,11 @@ class RestartBudget:
         self._rows = rows
         self._done = 0
 
+    def allow(self, most: int) -> None:
+        """Allow another number of starts from now on. Those that were used count."""
+        self._left += most - self._most
+        self._most = most
+
     def spend(self, done: int) -> bool:
         """Use up one start. Return whether vLLM may be started again, with ``done`` rows answered in all."""
         if done - self._done >= self._rows:

@@ -117,8 +117,7 @@ def prepare_environment(*, cpu: bool) -> None:
     """Set the variables for vLLM that are missing. Call it before the first import of vLLM in this process."""
     for name, value in {**COMMON, **(CPU if cpu else {})}.items():
         os.environ.setdefault(name, value)
-    given = os.environ.get(SOCKETS)
-    if given is None or Path(given).name.startswith(_SOCKETS_PREFIX):  # a parent's goes when the parent ends
+    if SOCKETS not in os.environ or engine_folder() is not None:  # a parent's goes when the parent ends
         os.environ[SOCKETS] = _socket_folder()
     if log_on_screen():  # a log file gets vLLM's own level, which is INFO
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -126,6 +125,12 @@ def prepare_environment(*, cpu: bool) -> None:
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and "daft_vllm" not in plugins.split(","):
         os.environ["VLLM_PLUGINS"] = f"{plugins},daft_vllm"
+
+
+def engine_folder() -> str | None:
+    """Return the folder for what belongs to this process's engines. None: the user has chosen another for sockets."""
+    folder = os.environ.get(SOCKETS, "")
+    return folder if Path(folder).name.startswith(_SOCKETS_PREFIX) else None
 
 
 _socket_folders: list[str] = []

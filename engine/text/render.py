@@ -20,7 +20,7 @@ from daft_vllm.engine.requests.content import (
 )
 from daft_vllm.engine.requests.outcome import NO_PROMPT, Outcome
 from daft_vllm.engine.requests.prepared import Prepared, pack_tokens
-from daft_vllm.engine.requests.request import Request, options_digest
+from daft_vllm.engine.requests.request import Request, Truncation, options_digest
 from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.setup.config import EngineConfig, reasoning_parser
 from daft_vllm.engine.setup.sampling_rules import check_sampling
@@ -76,13 +76,8 @@ class RequestRenderer:
         self._most_characters = 2 * max_model_len * max(map(len, tokenizer.get_vocab()))
         self._tokenizer = Tokenizer(tokenizer)
         self._guard = TokenGuard(tokenizer, template_texts, self._placeholders(), self._tokenizer)
-        limit = config.truncate_prompt_tokens
-        if limit is not None and limit > self.max_prompt_tokens:
-            raise OptionError(
-                f"truncate_prompt_tokens={limit} does not fit: the context is {max_model_len} tokens, "
-                f"one of them for the answer. Use at most {self.max_prompt_tokens}, or -1."
-            )
-        self._truncate_to = self.max_prompt_tokens if limit == -1 else limit
+        self._truncation = Truncation(config.truncate_prompt_tokens, config.truncation_side)
+        self.check_truncation(self._truncation)
 
     def check_chat_template(self) -> None:
         """Raise ``ModelError`` if this model has no chat template and none was passed."""
@@ -90,6 +85,15 @@ class RequestRenderer:
             raise ModelError(
                 f"the model {self._config.model!r} has no chat template: base models have none. Pass "
                 "apply_chat_template=False to send single texts as they are, or chat_template= with Jinja text."
+            )
+
+    def check_truncation(self, truncation: Truncation) -> None:
+        """Raise ``OptionError`` if prompts would be cut to more tokens than the context takes."""
+        limit = truncation.tokens
+        if limit is not None and limit > self.max_prompt_tokens:
+            raise OptionError(
+                f"truncate_prompt_tokens={limit} does not fit: the context is {self.max_prompt_tokens + 1} tokens, "
+                f"one of them for the answer. Use at most {self.max_prompt_tokens}, or -1."
             )
 
     def takes(self, kind: MediaKind) -> bool:
@@ -320,17 +324,21 @@ class RequestRenderer:
     def _shortened(self, request: Request) -> Request:
         """Drop what ``_truncated`` would drop in any case, of a text so long that tokenizing it takes much memory."""
         prompt, most = request.prompt, self._most_characters
-        if self._truncate_to is None or not isinstance(prompt, str) or len(prompt) <= most // 2:
+        limit, keep_end = self._cut_of(request)
+        if limit is None or not isinstance(prompt, str) or len(prompt) <= most // 2:
             return request
-        keep_end = self._config.truncation_side == "left"
         return replace(request, prompt=prompt[-(most // 2) :] if keep_end else prompt[: most // 2])
+
+    def _cut_of(self, request: Request) -> tuple[int | None, bool]:
+        """Return how many tokens a prompt may have, None for any number, and whether its end is kept."""
+        asked = request.truncation or self._truncation
+        return self.max_prompt_tokens if asked.tokens == -1 else asked.tokens, asked.side == "left"
 
     def _truncated(self, request: Request, token_ids: list[int]) -> list[int]:
         """Cut the user's text until the whole prompt fits; the template around it stays whole."""
-        limit = self._truncate_to
+        limit, keep_end = self._cut_of(request)
         if limit is None or len(token_ids) <= limit or not isinstance(request.prompt, str):
             return token_ids
-        keep_end = self._config.truncation_side == "left"
         if not self._is_chat(request):
             return token_ids[-limit:] if keep_end else token_ids[:limit]
         tokenizer = self._renderer.get_tokenizer()

@@ -18,6 +18,9 @@ _LONGEST_SOCKET = 107
 
 _NEW_SECONDS = 60
 
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux shows shared memory and semaphores as files. ``remove_unheld`` removes those of removed folders."""
+
 
 def own_folder(path: Path) -> int:
     """Open a folder that only this user can use, and return its file descriptor. It is made if it isn't there.
@@ -48,38 +51,73 @@ def open_unlinked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
-def _remove_unused(path: Path) -> None:
-    """Remove a folder of this user that no process has locked. A new one may not be locked yet, so it is left."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            status = os.fstat(folder)
-            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _NEW_SECONDS:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-        finally:
-            os.close(folder)
+def hold_folder(path: str) -> int:
+    """Lock a folder as long as the returned file descriptor, or a copy that a fork has, is open.
+
+    ``remove_unheld`` leaves a folder that is locked. The kernel unlocks it when its process ends, in whatever way. That
+    is safer than a process id in a name: containers that share a folder have ids of their own.
+    """
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def remove_unheld(parent: Path, prefix: str, seconds: float = 0) -> None:
+    """Remove the folders of this user that no process holds, and the shared memory that is named after them.
+
+    Args:
+        parent: where they are.
+        prefix: what their names begin with.
+        seconds: those that changed since so many seconds are left: they may have been made, and not be locked yet.
+    """
+    for path in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                status = os.fstat(folder)
+                if status.st_uid == os.geteuid() and time.time() - status.st_mtime >= seconds:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove_shared_memory(path.name)
+                    shutil.rmtree(path)
+            finally:
+                os.close(folder)
+
+
+def _remove_shared_memory(folder: str) -> None:
+    """Remove this user's shared memory and semaphores whose names have a folder's name in front."""
+    for pattern in (f"{folder}-*", f"sem.{folder}-*"):
+        for path in SHARED_MEMORY.glob(pattern):
+            with contextlib.suppress(OSError):
+                if path.lstat().st_uid == os.geteuid():
+                    path.unlink()
 
 
 def passing_folder(prefix: str, room: int) -> str:
     """Return the path of a new folder that only this user can use. It is removed when this process ends.
 
-    If the process is killed, the next one that asks for a folder with this prefix removes it: the lock on it is free.
+    If the process is killed, the next one that asks for a folder with this prefix removes it, because nobody holds it.
 
     Args:
         prefix: what its name begins with.
         room: bytes that have to be left in the path of a socket in it. If the path of the temporary folder is too long
             for that, the folder is in ``/tmp``.
     """
-    path = tempfile.mkdtemp(prefix=prefix)
-    if len(os.fsencode(path)) + room > _LONGEST_SOCKET:
-        os.rmdir(path)
-        path = tempfile.mkdtemp(prefix=prefix, dir="/tmp")
-    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # kept open as long as this process runs
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    for other in Path(path).parent.glob(f"{prefix}*"):
-        _remove_unused(other)
+    new = f".{prefix}"  # until it is locked: under its own name it always is
+    made = tempfile.mkdtemp(prefix=new)
+    if len(os.fsencode(made)) + room - 1 > _LONGEST_SOCKET:
+        os.rmdir(made)
+        made = tempfile.mkdtemp(prefix=new, dir="/tmp")
+    hold_folder(made)  # as long as this process runs
+    parent, name = os.path.split(made)
+    path = os.path.join(parent, name[1:])
+    os.rename(made, path)
     _passing.append((os.getpid(), path))
+    remove_unheld(Path(parent), prefix)
+    remove_unheld(Path(parent), new, _NEW_SECONDS)
     return path
 
 

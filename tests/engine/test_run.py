@@ -12,6 +12,7 @@ import pytest
 from daft_vllm import Constraint, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.requests.limits import Limits
 from daft_vllm.engine.requests.prepared import Prepared, unpack_tokens
+from daft_vllm.engine.requests.request import Truncation
 from daft_vllm.engine.scheduling.prefix import optimal_prompt_tokens
 from daft_vllm.engine.setup.preflight import check_constraint
 from daft_vllm.errors import ModelError, OptionError, SchemaError
@@ -243,6 +244,15 @@ def test_truncation_only_when_asked(engine: OfflineEngine) -> None:
         assert kept in text
         assert f" {lost}<" not in text
         assert text.rstrip().endswith("assistant")
+    asked = [replace(long, truncation=Truncation(tokens, "left")) for tokens in (100, -1, None)]
+    shorter, whole, refused = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare(asked)
+    assert isinstance(shorter, Prepared)
+    assert isinstance(whole, Prepared)
+    assert 90 <= len(unpack_tokens(shorter.tokens)) <= 100, "a request's own comes before the engine's"
+    assert len(unpack_tokens(whole.tokens)) > 200
+    assert isinstance(refused, Outcome)
+    with pytest.raises(OptionError, match="does not fit"):
+        engine.check_truncation(Truncation(5000))
     config = replace(engine.config, truncate_prompt_tokens=-1)
     (row,) = RequestRenderer(config, core.llm.renderer, core.max_model_len).prepare([long])
     assert isinstance(row, Prepared)

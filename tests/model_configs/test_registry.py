@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daft_vllm.errors import MissingPackageError, OptionError
+from daft_vllm.errors import MissingPackageError, ModelError, OptionError
 from daft_vllm.model_configs import (
     ModelConfig,
     Prompting,
@@ -77,9 +78,22 @@ def test_an_interrupted_conversion_leaves_no_model(tmp_path: Path, monkeypatch: 
         raise OSError("disk full")
 
     monkeypatch.setattr(packaged, "_convert", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ModelError, match=r"disk full.*set DAFT_VLLM_CACHE"):
         converted_folder("x", package)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("cache", ["/proc/none", "a file", "a file/below", "read-only"])
+def test_a_cache_that_cannot_be_written_is_an_error_that_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    (tmp_path / "a file").touch()
+    (tmp_path / "read-only").mkdir(mode=0o500)
+    if cache == "read-only" and os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    monkeypatch.setenv("DAFT_VLLM_CACHE", str(tmp_path / cache))
+    with pytest.raises(ModelError, match=r"'smollm2-135m' is converted once, into .*: set DAFT_VLLM_CACHE to a folder"):
+        resolve_model("smollm2-135m")
 
 
 def test_how_a_model_is_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.core import GRACE_SECONDS
@@ -27,6 +28,13 @@ class _Open(NamedTuple):
             claim.release()
 
 
+_CHANGEABLE: Mapping[str, Any] = {
+    field.name: field.default
+    for field in fields(EngineConfig)
+    if field.name in ("truncate_prompt_tokens", "truncation_side", "stall_timeout", "max_restarts")
+}
+"""Settings that can be changed without loading the model again, with their defaults."""
+
 _lock = threading.Lock()
 _open: dict[str, _Open] = {}
 
@@ -36,8 +44,10 @@ def shared_engine(
 ) -> OfflineEngine:
     """Return this process's engine for ``config``. The model is loaded if no engine for ``config`` is open.
 
-    An engine that died is replaced. Idle engines with another config are closed first: two models seldom fit into
-    memory. Blocks other callers while a model loads.
+    Configs that differ only in how prompts are cut, in ``stall_timeout`` or ``max_restarts`` share an engine. Of the
+    last two it has those that were asked for last. An engine that died is replaced. Idle engines with another config
+    are closed first: two models seldom fit into memory. One that answers rows of another query stays open beside the
+    new one, until a further engine is opened when it is idle. Blocks other callers while a model loads.
 
     Args:
         config: how to start the engine.
@@ -49,10 +59,12 @@ def shared_engine(
         DeviceError: too few GPUs are free, or there are fewer cores than engines.
         Everything that ``check_fits`` and ``OfflineEngine`` raise.
     """
-    key = f"{config!r} x {engines}"
+    key = f"{replace(config, **_CHANGEABLE)!r} x {engines}"
     with _lock:
         if key in _open and not _open[key].engine.is_over:
-            return _open[key].engine
+            engine = _open[key].engine
+            engine.set_limits(config.stall_timeout, config.max_restarts)
+            return engine
         for other, idle in list(_open.items()):
             stats = idle.engine.stats()
             if idle.engine.is_over or stats.pending + stats.in_flight == 0:

@@ -37,6 +37,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
         engines=spec.engines,
     )
     leave_quickly(kill_engines)
+    engine.check_truncation(spec.truncation)
     engine.check_media(spec.media)
     if spec.toolbox is not None:
         engine.check_tools(spec.toolbox, thinking=bool(spec.thinking))

@@ -78,6 +78,7 @@ class RequestMaker:
                 adapter=adapter,
                 toolbox=spec.toolbox,
                 row_key=row_keys[i],
+                truncation=spec.truncation,
             )
         return Batch(parts[0].name(), rows, refused, names, row_keys, requests)
 

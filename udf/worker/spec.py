@@ -10,6 +10,7 @@ from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
 from daft_vllm.engine.requests.content import MediaKind, Message
+from daft_vllm.engine.requests.request import Truncation
 from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.udf.answers.results import details_type
 from daft_vllm.udf.answers.return_format import ReturnFormat
@@ -81,6 +82,11 @@ class PromptSpec:
         """Name of the LoRA adapter of all rows. None: no adapter, or each row has its own."""
         name = self.options.adapter
         return name if isinstance(name, str) else None
+
+    @property
+    def truncation(self) -> Truncation:
+        """How the prompts are cut."""
+        return Truncation(self.engine.truncate_prompt_tokens, self.engine.truncation_side)
 
     @property
     def media(self) -> set[MediaKind]:

@@ -69,6 +69,14 @@ def test_early_core_vllm_starts_a_new_python_for_its_core(monkeypatch: pytest.Mo
     assert "forkserver" not in source("vllm.utils.system_utils")
 
 
+def test_leftovers_vllm_writes_into_the_temporary_folder_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.utils.network_utils import get_file_store_init_method
+
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/elsewhere")
+    assert "/elsewhere" not in get_file_store_init_method()
+    assert "_SHM_NAME_PREFIX" not in source("vllm.distributed.device_communicators.shm_broadcast")
+
+
 def test_openmp_vllm_binds_threads_only_when_it_is_imported() -> None:
     """So the variables of a process that starts before the import have to be predicted."""
     assert "from vllm.platforms import" in source("vllm.utils.ompmultiprocessing")

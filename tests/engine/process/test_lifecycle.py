@@ -179,7 +179,8 @@ def test_a_dead_core_ends_every_call_and_close_cleans_up(tiny: str, monkeypatch:
 def test_an_interrupt_then_a_stopped_core_is_noticed_and_does_not_start_again(
     tiny: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS, stall_timeout=4.0, max_restarts=2))
+    engine = OfflineEngine(EngineConfig(tiny, TINY_ARGS))
+    engine.set_limits(stall_timeout=4.0, max_restarts=2)
     pids = engine.process_ids
 
     # A caller that is interrupted (Ctrl-C) gives up its rows. The engine continues for the other callers.

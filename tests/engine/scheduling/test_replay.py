@@ -104,3 +104,9 @@ def test_restarts_are_limited_unless_rows_are_answered_between_them() -> None:
     assert not budget.spend(249)
     assert not RestartBudget(0, rows=100).spend(0)
     assert not RestartBudget(0, rows=100).spend(1000)
+    budget = RestartBudget(1, rows=100)
+    assert budget.spend(0)
+    budget.allow(2)
+    assert budget.spend(0), "one of two is used"
+    budget.allow(0)
+    assert not budget.spend(0)

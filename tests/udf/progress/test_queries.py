@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -114,6 +115,21 @@ def test_what_is_there_already_is_not_used(tmp_path: Path, kind: str) -> None:
         assert list(tmp_path.iterdir()) == []
     finally:
         folder.rmdir() if kind == "folder" else folder.unlink()
+
+
+def test_folders_of_killed_scripts_go_and_those_of_running_queries_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "ProgressDisplay", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(queries, "watching", lambda *_: contextlib.nullcontext())
+    running, killed = Path(new_folder()), Path(new_folder())
+    killed.mkdir()
+    query = queries._Query([queries._Shown("m", str(running))])
+    for folder in (running, killed):
+        os.utime(folder, (0, 0))
+    other = queries._Query([queries._Shown("m", new_folder())])
+    assert (running.exists(), killed.exists()) == (True, False)
+    other.close()
+    query.close()
+    assert not running.exists()
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, True), ("1", True), ("0", False), ("persist", False)])

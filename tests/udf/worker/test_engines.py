@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,6 +32,9 @@ class Stub:
 
     def stats(self) -> EngineStats:
         return self.counters
+
+    def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
+        self.limits = stall_timeout, max_restarts
 
     def close(self, grace: float) -> None:
         Stub.graces.append(grace)
@@ -91,6 +94,29 @@ def test_the_same_engine_is_opened_once_and_again_when_it_died() -> None:
     first.is_over = True
     assert opened("one") is not first
     assert Stub.seen == ["6", "6"]
+
+
+def test_settings_that_need_no_load_do_not_open_another_engine() -> None:
+    """Two queries that differ in these alone would hold the model twice."""
+    engine = opened("one")
+    engine.counters.in_flight = 1
+    changes: list[dict[str, Any]] = [{"truncate_prompt_tokens": -1}, {"truncation_side": "left"}]
+    for changed in (*changes, {"stall_timeout": 9.0, "max_restarts": 1}):
+        again = engines.shared_engine(EngineConfig("one", gpus=1, **changed), check_chat_template=False)
+        assert again is engine
+    assert engine.limits == (9.0, 1)
+    assert len(Stub.seen) == 1
+
+
+def test_an_engine_of_another_model_is_closed_when_it_is_idle() -> None:
+    """A busy one stays beside the new one, until a further engine is opened."""
+    first = opened("one", gpus=0)
+    first.counters.in_flight = 1
+    second = opened("two", gpus=0)
+    assert (first.is_over, second.is_over) == (False, False)
+    first.counters.in_flight = 0
+    opened("three", gpus=0)
+    assert (first.is_over, second.is_over) == (True, True)
 
 
 def test_an_engine_that_does_not_start_holds_no_gpu() -> None:
