@@ -60,6 +60,7 @@ class EngineThread:
         self._ready: Future[Core] = Future()
         self._core: Core | None = None  # the latest vLLM
         self._takes_rows = False
+        self._held = False
         self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the older child processes
         self._watch = StepWatch()
         self._watch.on_step = self._admit
@@ -137,6 +138,10 @@ class EngineThread:
         """Drop the rows of a call that nobody waits for any more."""
         with contextlib.suppress(DaftVLLMError):
             self._call_soon(self._drop, call)
+
+    def hold(self) -> None:
+        """Send no more rows to vLLM, for good. Those inside it are answered."""
+        self._held = True
 
     def forget_answers(self) -> None:
         """Forget all answers: later rows are computed, even if an equal row was computed before."""
@@ -281,7 +286,7 @@ class EngineThread:
 
     def _admit(self) -> None:
         """Send waiting rows to vLLM as long as there is room."""
-        if not self._takes_rows:
+        if not self._takes_rows or self._held:
             return
         if not self._ledger.in_flight:
             self._watch.last_step = time.monotonic()  # an idle engine makes no steps: stall_timeout begins here

@@ -12,7 +12,7 @@ from daft_vllm.engine.store.segments import SUFFIX
 from daft_vllm.errors import StoreError
 from daft_vllm.wording import shown
 
-_NAME = "job.json"
+NAME = "job.json"
 _FORMAT = 1
 
 
@@ -31,7 +31,7 @@ def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _read(folder)
-        others = [path for path in folder.iterdir() if path.name != _NAME and not path.name.startswith(".")]
+        others = [path for path in folder.iterdir() if path.name != NAME and not path.name.startswith(".")]
         answers = [path for path in others if path.suffix == SUFFIX]
         if before is None and len(answers) < len(others):
             raise StoreError(f"{folder} holds other files: name a new or an empty folder as store.")
@@ -61,7 +61,7 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
 
 
 def _read(folder: Path) -> dict[str, str] | None:
-    path = folder / _NAME
+    path = folder / NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or not isinstance(data.get("asked", {}), dict):
@@ -82,9 +82,9 @@ def _read(folder: Path) -> dict[str, str] | None:
 
 def _write(folder: Path, asked: Mapping[str, str]) -> None:
     """Write it all or not at all. If another process is faster, with the same job, its file is as good."""
-    part = folder / f".{_NAME}.{secrets.token_hex(4)}"
+    part = folder / f".{NAME}.{secrets.token_hex(4)}"
     with part.open("w", encoding="utf-8") as file:
         json.dump({"format": _FORMAT, "asked": dict(asked)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, folder / _NAME)
+    os.replace(part, folder / NAME)

@@ -68,6 +68,11 @@ def shared_engine(config: EngineConfig, *, check_chat_template: bool, claim_gpus
         return engine
 
 
+def open_engines() -> list[OfflineEngine]:
+    """Return the engines that are open in this process. One that is being started is not among them."""
+    return [opened.engine for opened in list(_open.values())]
+
+
 def close_engines() -> None:
     """Close every engine of this process. This frees their memory and their GPUs."""
     _close_all(GRACE_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from daft_vllm.engine.requests.outcome import NO_PROMPT
 from daft_vllm.engine.requests.request import options_digest
 from daft_vllm.engine.store.answers import AnswerStore
 from daft_vllm.engine.store.keys import request_key
+from daft_vllm.errors import StoreError
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class StoredAnswers:
         self._engine = spec.engine
         self._store = AnswerStore(Path(spec.folder))
         weakref.finalize(self, self._store.close)  # its thread and its file end with the query
+        _open.add(self)
 
     def split(self, requests: Sequence[Request]) -> tuple[list[Outcome | None], list[bytes]]:
         """Return the stored outcome of each request, None where there is none, and each request's key.
@@ -89,3 +92,13 @@ class StoredAnswers:
     def flush(self) -> None:
         """Return when everything that was kept is on the disk. Raise ``StoreError`` if it can't be written."""
         self._store.flush()
+
+
+_open: weakref.WeakSet[StoredAnswers] = weakref.WeakSet()
+
+
+def flush_all() -> None:
+    """Return when everything that this process has kept is on the disk, or can't be written."""
+    for one in list(_open):
+        with contextlib.suppress(StoreError):
+            one.flush()

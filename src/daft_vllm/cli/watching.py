@@ -13,6 +13,7 @@ from daft_vllm.udf.progress.display import ProgressDisplay
 from daft_vllm.wording import counted
 
 if TYPE_CHECKING:
+    from daft_vllm.cli.stopping.signals import SignalHandler
     from daft_vllm.job import PromptCounts
 
 SHORT_JOB = 256, 1024
@@ -34,6 +35,7 @@ def run_with_progress(
     error_column: str = "error",
     counts: PromptCounts | None = None,
     dollars_per_hour: float = 0.0,
+    signals: SignalHandler | None = None,
 ) -> int:
     """Run a job with progress and a summary on stderr; return how many rows failed.
 
@@ -46,6 +48,7 @@ def run_with_progress(
         error_column: name of the errors' column.
         counts: how many rows there are, and how many have no prompt. None: the rows are counted here.
         dollars_per_hour: the price of one GPU, or of a machine without GPUs.
+        signals: what ends the process early. It gets to know what to stop.
     """
     from daft_vllm.job import run_job
 
@@ -59,6 +62,8 @@ def run_with_progress(
         def begin() -> None:
             console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
             stack.enter_context(display)
+            if signals is not None:
+                signals.cleaners.insert(0, stack.close)
 
         summary = run_job(
             df,
@@ -69,6 +74,7 @@ def run_with_progress(
             error_column=error_column,
             watch=display,
             begin=begin,
+            folder=signals.folder if signals is not None else None,
         )
     price = dollars_per_hour * _gpus(options) * options.max_concurrency
     skips = options.skip_blank
