@@ -100,7 +100,7 @@ def run(
         quiet()
         from daft_vllm.cli.preview import Screen
         from daft_vllm.cli.stopping.signals import SignalHandler
-        from daft_vllm.cli.stopping.store import store_of
+        from daft_vllm.cli.stopping.store import check_resume, store_of
         from daft_vllm.job import count_prompts, prompt_of
         from daft_vllm.tables.reading import explained, read_input
         from daft_vllm.udf.columns.files import FileAccess
@@ -117,6 +117,7 @@ def run(
             }
             options = PromptOptions.of(options_of(given, **more))
             df = table.df
+            check_resume(None if preview is not None else output, options.store, keep=not no_store, resume=resume)
             sink: Any = Screen(column, error_column)
             if preview is None and output is not None:
                 sink = _claimed(output, stack, overwrite=overwrite, resume=resume)

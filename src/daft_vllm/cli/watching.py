@@ -63,6 +63,7 @@ def run_with_progress(
             console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
             stack.enter_context(display)
             if signals is not None:
+                signals.install_again()
                 signals.cleaners.insert(0, stack.close)
 
         summary = run_job(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the job stops, its answers are kept, and nothing is left behind."""
+"""Ctrl-C, SIGTERM and a terminal that is closed: the job stops, its answers are kept, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.folders import remove_passing_folders
 
-DRAIN_SECONDS = {signal.SIGINT: 10.0, signal.SIGTERM: 20.0}
+DRAIN_SECONDS = {signal.SIGINT: 10.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0}
 """How long rows inside vLLM may take to finish after a signal. Kubernetes kills 30 s after SIGTERM."""
 _CLEAN_SECONDS = 6.0
 """How long cleaning up may take before the process ends in any case."""
 
 
 class SignalHandler:
-    """Ends this process after Ctrl-C or SIGTERM inside the ``with`` block, with exit status 130 or 143.
+    """Ends this process after a signal inside the ``with`` block, with 128 and the signal's number as exit status.
 
     The first signal stops the query: vLLM gets no more rows, and those inside it may finish if their answers are kept.
     If the query ends well before that, the job does too. A second signal ends the process at once.
@@ -54,6 +54,11 @@ class SignalHandler:
                     self._before[number] = signal.signal(number, self._on_signal)
         return self
 
+    def install_again(self) -> None:
+        """Put back the handlers that others have replaced since. Ray does, when it is imported."""
+        for number in self._before:
+            signal.signal(number, self._on_signal)
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._number is not None and kind is not None:
             self._end()
@@ -74,11 +79,14 @@ class SignalHandler:
 
         assert self._number is not None
         seconds = DRAIN_SECONDS[self._number] if self.keeps_answers else 0.0
-        if seconds:
-            again = " Ctrl-C again stops at once." if self._number is signal.SIGINT else ""
-            console.print(f"stopping: rows inside vLLM may finish, for up to {seconds:.0f} seconds.{again}")
-        stop_query(self.folder, seconds)
-        self._end()
+        try:
+            if seconds:
+                again = " Ctrl-C again stops at once." if self._number is signal.SIGINT else ""
+                with contextlib.suppress(OSError):  # a terminal that is gone
+                    console.print(f"stopping: rows inside vLLM may finish, for up to {seconds:.0f} seconds.{again}")
+            stop_query(self.folder, seconds)
+        finally:
+            self._end()
 
     def _end(self) -> None:
         assert self._number is not None

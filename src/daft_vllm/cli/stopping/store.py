@@ -54,6 +54,26 @@ class Store:
             remove_store(self.folder)
 
 
+def check_resume(place: str | None, named: str | None, *, keep: bool, resume: bool) -> None:
+    """Raise ``OptionError`` if a job can't go on from a store, or not from that one.
+
+    Args:
+        place: the output, as the user wrote it. None: a preview.
+        named: as in ``store_of``, and so are ``keep`` and ``resume``.
+        keep: False for ``--no-store``.
+        resume: go on with what an earlier job has left.
+    """
+    if not keep and (named is not None or resume):
+        raise OptionError(f"--no-store and {'--store' if named is not None else '--resume'} exclude each other.")
+    if resume and place is None:
+        raise OptionError("--resume is for an output, and a preview has none: leave it out.")
+    if resume and named is None and ("://" in str(place) or not _is_local()):
+        raise OptionError(
+            "--resume goes on from a store. Jobs on Ray, and those that write to a URL, have one only if it is named: "
+            "pass --store FOLDER, a folder that all machines reach."
+        )
+
+
 def store_of(
     output: Output, named: str | None, *, keep: bool = True, resume: bool = False, overwrite: bool = False
 ) -> Store | None:
@@ -67,16 +87,12 @@ def store_of(
         overwrite: begin anew, unless there is something to go on with.
 
     Raises:
-        OptionError: the options contradict each other, or an earlier job has left a store and the user has to choose.
+        OptionError: an earlier job has left a store, and the user has to choose.
         StoreError: what is there can't be read or removed.
     """
-    if not keep and (named is not None or resume):
-        raise OptionError(f"--no-store and {'--store' if named is not None else '--resume'} exclude each other.")
     if named is not None:
         return Store(Path(named).expanduser(), is_own=False)
     if output.target is None or not _is_local():
-        if resume:
-            raise OptionError("--resume goes on from a store, and this job has none: pass --store FOLDER.")
         return None
     own = Store(own_store(output.target), is_own=True)
     answers = count_answers(own.folder)
