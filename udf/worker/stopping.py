@@ -21,6 +21,10 @@ from daft_vllm.udf.worker.engines import open_engines
 _STOP = "stop"
 _STOPPED = ".stopped"
 _POLL_SECONDS = 0.1
+_NOTICE_SECONDS = 2.0
+"""How long the processes may take to notice that they are to stop: they look twice a second."""
+_CLOSE_SECONDS = 3.0
+"""How long vLLM's processes may take to end by themselves, without rows. They take one second, or are killed."""
 
 
 def stop_query(folder: str, seconds: float) -> None:
@@ -28,13 +32,13 @@ def stop_query(folder: str, seconds: float) -> None:
 
     Args:
         folder: where its counters are.
-        seconds: how long rows inside vLLM may take to finish. The processes notice it within a second.
+        seconds: how long rows inside vLLM may take to finish. It takes at most 5 seconds more.
     """
     part = Path(folder) / f".{_STOP}"
     with contextlib.suppress(OSError):
         part.write_text(str(seconds), encoding="utf-8")
         part.replace(Path(folder) / _STOP)
-    deadline = time.monotonic() + seconds + 2
+    deadline = time.monotonic() + seconds + _NOTICE_SECONDS + _CLOSE_SECONDS
     while time.monotonic() < deadline and _working(folder):
         time.sleep(_POLL_SECONDS)
 
@@ -75,7 +79,7 @@ def _stop_here(counters: Path, seconds: float) -> None:
     for engine in engines:
         engine.drain(max(0.0, deadline - time.monotonic()))
     stored.flush_all()
+    for engine in engines:
+        engine.close(_CLOSE_SECONDS)  # so the batches of the query fail, and Daft ends it
     with contextlib.suppress(OSError):
         counters.with_suffix(_STOPPED).write_text(str(os.getpid()), encoding="utf-8")
-    for engine in engines:
-        engine.close(0.0)  # so the batches of the query fail, and Daft ends it

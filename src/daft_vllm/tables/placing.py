@@ -170,11 +170,14 @@ class Claim:
 
 
 def part_folder(target: Path) -> Path:
-    """Return the hidden folder of an output: beside it, or inside a folder that is a disk of its own."""
+    """Return the hidden folder of an output: beside it, or inside one that is a disk or has a read-only parent."""
     name = target.name
     if len(os.fsencode(name)) > _LONGEST_NAME:
         name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-    inside = target.is_dir() and not target.is_symlink() and _device(target) != _device(target.parent)
+    inside = False
+    if target.is_dir() and not target.is_symlink():
+        is_disk = target.stat().st_dev != target.parent.stat().st_dev
+        inside = is_disk or not os.access(target.parent, os.W_OK | os.X_OK)
     return (target if inside else target.parent) / f".daft-vllm-{name}.part"
 
 
@@ -182,10 +185,6 @@ def finish_moving(target: Path) -> None:
     """If a job was killed while it moved a complete output into its place, finish that."""
     if (part_folder(target) / _MOVING).exists():
         Claim(target).release()
-
-
-def _device(path: Path) -> int:
-    return path.stat().st_dev
 
 
 def _sync(path: Path) -> None:

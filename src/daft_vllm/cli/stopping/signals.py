@@ -19,9 +19,10 @@ from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.folders import remove_passing_folders
 
-DRAIN_SECONDS = {signal.SIGINT: 10.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0}
-"""How long rows inside vLLM may take to finish after a signal. Kubernetes kills 30 s after SIGTERM."""
-_CLEAN_SECONDS = 6.0
+DRAIN_SECONDS = {signal.SIGINT: 10.0, signal.SIGTERM: 15.0, signal.SIGHUP: 15.0}
+"""How long rows inside vLLM may take to finish after a signal. Kubernetes kills 30 s after SIGTERM; closing
+vLLM takes up to 5 s more, and cleaning up as long."""
+_CLEAN_SECONDS = 5.0
 """How long cleaning up may take before the process ends in any case."""
 
 
@@ -61,7 +62,7 @@ class SignalHandler:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._number is not None and kind is not None:
-            self._end()
+            threading.Event().wait()  # the query has stopped: the thread that stopped it ends the process
         self._ending.acquire()  # for good: from here on the process ends by itself, unless it is being ended
         for number, handler in self._before.items():
             signal.signal(number, handler)
