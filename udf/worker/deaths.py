@@ -11,7 +11,7 @@ import psutil
 from daft_vllm.engine.setup.guardian import kill_processes
 
 _DEATH = re.compile(
-    r"UDF process (closed the connection|has terminated)|Broken pipe|Connection reset by peer"
+    r"UDF process (closed the connection|has terminated)|BrokenPipeError|ConnectionResetError"
     r"|ActorDiedError|ActorUnavailableError|actor died unexpectedly|WorkerCrashedError"
 )
 """What Daft 0.7 and Ray say if a process is gone that answers rows."""

@@ -14,6 +14,8 @@ from daft_vllm.folders import remove_passing_folders
 
 LEAVE_SECONDS = 3.0
 """After this long the process ends, whatever it waits for. The kernel kills vLLM's processes with it."""
+HANDLES_SIGNALS = "DAFT_VLLM_HANDLES_SIGNALS"
+"""The variable with the id of a process that handles Ctrl-C itself."""
 PARENT_SECONDS = 0.5
 """How often a UDF process looks whether the script that it works for runs."""
 
@@ -36,15 +38,16 @@ def leave_quickly(close: Callable[[], None]) -> None:
 
 
 def stand_alone() -> None:
-    """Keep Ctrl-C in a terminal from a UDF process of Daft's native runner: it is for the script.
+    """Let a UDF process of Daft's native runner end with the script that it works for, in the middle of a batch.
 
-    The script stops its queries, or ends. Then this process ends too, in the middle of a batch; Daft alone would let it
-    finish the batch first. Safe to call again.
+    Daft alone would let it finish the batch first. If the script has set ``HANDLES_SIGNALS``, Ctrl-C in a terminal is
+    kept from this process: the script stops the query. Else Ctrl-C ends it, as in a notebook. Safe to call again.
     """
     if _is_udf_process() and _parents == []:
         _parents.append(os.getppid())
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
+        if os.environ.get(HANDLES_SIGNALS) == str(os.getppid()):
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)
         threading.Thread(target=_end_with_parent, name="daft-vllm-parent", daemon=True).start()
 
 

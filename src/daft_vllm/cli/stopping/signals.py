@@ -18,6 +18,7 @@ from daft_vllm.cli.terminal import console
 from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.folders import remove_passing_folders
+from daft_vllm.udf.worker.leaving import HANDLES_SIGNALS
 
 DRAIN_SECONDS = {signal.SIGINT: 10.0, signal.SIGTERM: 15.0, signal.SIGHUP: 15.0}
 """How long rows inside vLLM may take to finish after a signal. Kubernetes kills 30 s after SIGTERM; closing
@@ -53,6 +54,7 @@ class SignalHandler:
             for number in DRAIN_SECONDS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as in a background job of a shell
                     self._before[number] = signal.signal(number, self._on_signal)
+            os.environ[HANDLES_SIGNALS] = str(os.getpid())
         return self
 
     def install_again(self) -> None:
@@ -66,6 +68,7 @@ class SignalHandler:
         self._ending.acquire()  # for good: from here on the process ends by itself, unless it is being ended
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        os.environ.pop(HANDLES_SIGNALS, None)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -96,7 +99,7 @@ class SignalHandler:
         timer = threading.Timer(_CLEAN_SECONDS, os._exit, [status])
         timer.daemon = True
         timer.start()
-        for clean in (_kill_children, *self.cleaners, self._remove_files):
+        for clean in (_close_engines, _kill_children, *self.cleaners, self._remove_files):
             with contextlib.suppress(Exception):
                 clean()
         with contextlib.suppress(Exception):
@@ -113,6 +116,14 @@ class SignalHandler:
         remove_passing_folders()
         log_file().remove()
         util._run_finalizers(0)  # type: ignore[attr-defined]  # they remove sockets of Daft's processes
+
+
+def _close_engines() -> None:
+    """Close the engines of this process, so that none of them is started again after its processes are killed."""
+    from daft_vllm.udf.worker.engines import open_engines
+
+    for engine in open_engines():
+        engine.close(0.0)
 
 
 def _kill_children() -> None:
