@@ -47,10 +47,8 @@ def summary_table(
     if dollars_per_hour:
         for name, seconds in (
             ("cost, load included", summary.seconds),
-            ("cost without the load", summary.busy_seconds / engines if summary.known else 0.0),
-        ):
-            if not seconds:
-                continue
+            ("cost without the load", summary.busy_seconds / engines),
+        )[: 2 if summary.known else 1]:
             cost = dollars_per_hour * seconds / 3600
             table.add_row(name, f"${cost:.4f}, ${1000 * cost / max(1, summary.rows):.4f} per 1,000 rows")
     if summary.known:
