@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ from daft_vllm.errors import EngineError, EngineStartError
 EXIT_SECONDS = 5.0
 """How long vLLM's processes may take to end by themselves when this process ends. Idle processes take one second, and
 several on a busy machine. If those of several GPUs are killed, Python warns of semaphores that they leave."""
+DRAIN_SECONDS = 0.05
+"""How often ``drain`` looks whether rows are inside vLLM."""
 RENDER_ROWS = 2048
 """How many rows are rendered before the first of them is sent to vLLM: enough for the queue to find what they share,
 but few enough that vLLM does not wait while the rest of a large batch is tokenized."""
@@ -208,6 +211,17 @@ class OfflineEngine:
                     "out, or use another model."
                 )
         self._backends_checked |= backends
+
+    def drain(self, seconds: float) -> None:
+        """Send no more rows to vLLM, for good, and return when those inside it are answered.
+
+        Args:
+            seconds: how long to wait for that at most.
+        """
+        self._state.hold()
+        deadline = time.monotonic() + seconds
+        while not self.is_over and self.stats().in_flight and time.monotonic() < deadline:
+            time.sleep(DRAIN_SECONDS)
 
     def forget_answers(self) -> None:
         """Forget all answers: later rows are computed, even if an equal row was computed before."""

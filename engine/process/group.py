@@ -104,6 +104,11 @@ class EngineGroup:
         """Forget all answers: later rows are computed, even if an equal row was computed before."""
         self._ledger.forget_answers()
 
+    def hold(self) -> None:
+        """Send no more rows to any vLLM, for good. Those inside are answered."""
+        for thread in self._threads:
+            thread.hold()
+
     def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
         """Change these two settings from now on, as ``EngineConfig`` has them."""
         for thread in self._threads:

@@ -78,6 +78,7 @@ class EngineThread:
         self._woken = asyncio.Event()
         self._core: Core | None = None  # the latest vLLM
         self._takes_rows = False
+        self._held = False
         self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the older child processes
         self._watch = StepWatch()
         self._watch.on_step = self._admit
@@ -141,6 +142,10 @@ class EngineThread:
         stats.preemptions += watch.preemptions
         stats.running_sum += watch.running_sum
         stats.peak_running = max(stats.peak_running, watch.running_peak)
+
+    def hold(self) -> None:
+        """Send no more rows to vLLM, for good. Those inside it are answered. Callable from any thread."""
+        self._held = True
 
     def set_limits(self, stall_timeout: float, max_restarts: int) -> None:
         """Change these two settings from now on, as ``EngineConfig`` has them. Callable from any thread."""
@@ -285,7 +290,7 @@ class EngineThread:
 
     def _admit(self) -> None:
         """Send waiting rows to vLLM as long as there is room."""
-        if not self._takes_rows:
+        if not self._takes_rows or self._held:
             return
         inside = self.lane.in_flight
         if not inside:

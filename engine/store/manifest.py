@@ -16,8 +16,8 @@ from daft_vllm.engine.store.segments import SUFFIX
 from daft_vllm.errors import StoreError
 from daft_vllm.wording import shown
 
-_NAME = "job.json"
-_COMMAND = "command.json"
+NAME = "job.json"
+COMMAND = "command.json"
 _FORMAT = 2
 _READ = (1, 2)
 """Formats that are read. Format 1 becomes format 2 when a job goes on: its new answers are in files of format 2."""
@@ -38,20 +38,20 @@ def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _read(folder)
-        names = (_NAME, _COMMAND)
+        names = (NAME, COMMAND)
         others = [path for path in folder.iterdir() if path.name not in names and not path.name.startswith(".")]
         answers = [path for path in others if path.suffix == SUFFIX]
         if before is None and len(answers) < len(others):
             raise StoreError(f"{folder} holds other files: name a new or an empty folder as store.")
         if before is None or not answers or (changed and before.asked != dict(asked)):
-            _write(folder, _NAME, {"format": _FORMAT, "asked": dict(asked)})
+            _write(folder, NAME, {"format": _FORMAT, "asked": dict(asked)})
             return
         differing = [
             _difference(name, before.asked.get(name), asked.get(name)) for name in sorted({*before.asked, *asked})
         ]
         differing = [one for one in differing if one]
         if not differing and before.format < _FORMAT:
-            _write(folder, _NAME, {"format": _FORMAT, "asked": dict(asked)})
+            _write(folder, NAME, {"format": _FORMAT, "asked": dict(asked)})
     except OSError as e:
         raise StoreError(f"the store {folder} can't be made: {e}") from e
     if differing:
@@ -83,7 +83,7 @@ def asked_of(folder: Path) -> dict[str, str]:
     except OSError as e:
         raise StoreError(f"the store {shown(str(folder))} can't be read: {e.strerror}.") from e
     if found is None:
-        raise StoreError(f"{shown(str(folder))} is no store of answers: there is no {_NAME} in it.")
+        raise StoreError(f"{shown(str(folder))} is no store of answers: there is no {NAME} in it.")
     return found.asked
 
 
@@ -106,7 +106,7 @@ def write_command(folder: Path, command: Command) -> None:
         StoreError: it can't be written.
     """
     try:
-        _write(folder, _COMMAND, command._asdict(), mode=0o600)
+        _write(folder, COMMAND, command._asdict(), mode=0o600)
     except OSError as e:
         raise StoreError(f"the command can't be written to the store {shown(str(folder))}: {e.strerror}.") from e
 
@@ -117,7 +117,7 @@ def read_command(folder: Path) -> Command | None:
     Raises:
         StoreError: it can't be read.
     """
-    path = folder / _COMMAND
+    path = folder / COMMAND
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return Command(str(data["folder"]), [str(one) for one in data["arguments"]])
@@ -133,7 +133,7 @@ class _Job(NamedTuple):
 
 
 def _read(folder: Path) -> _Job | None:
-    path = folder / _NAME
+    path = folder / NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or not isinstance(data.get("asked", {}), dict):

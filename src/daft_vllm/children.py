@@ -47,6 +47,7 @@ def start_child(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C in a terminal is for the process that started it
         )
     return process, Connection(ours.detach())
 

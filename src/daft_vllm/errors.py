@@ -13,6 +13,7 @@ Each message says what was seen and what to do next::
     │   ├── EngineDiedError    died, or stopped making progress, with rows unanswered
     │   └── EngineClosedError  was closed
     ├── StoreError             a store of answers can't be read or written, or belongs to another job
+    ├── OutputError            rows can't be written to the output: the disk is full, for example
     └── RowError               a row failed and ``on_error="raise"`` was asked for
 
 A worker process pickles its errors to send them, so each has its message as its only argument.
@@ -66,6 +67,10 @@ class EngineClosedError(EngineError):
 
 class StoreError(DaftVLLMError):
     """A store of answers can't be read or written, or belongs to another job."""
+
+
+class OutputError(DaftVLLMError):
+    """Rows can't be written to the output, because the disk is full, for example."""
 
 
 class RowError(DaftVLLMError):

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import operator
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import daft
 from daft import DataFrame, col, lit
 from daft.functions import when
 
-from daft_vllm.errors import OptionError, suggest
-from daft_vllm.tables.writing import output_of
+from daft_vllm.errors import EngineDiedError, OptionError, suggest
+from daft_vllm.tables.writing import Written, output_of
 from daft_vllm.udf.columns.parts import Messages, image
 from daft_vllm.udf.columns.template import parse_template, template, text_of
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.progress.display import watching
 from daft_vllm.udf.prompt import prompt_expression
+from daft_vllm.udf.worker.deaths import is_death, kill_udf_processes, memory_kills, why_killed
 from daft_vllm.udf.worker.progress import read_progress
+from daft_vllm.udf.worker.stopping import stop_query
+from daft_vllm.wording import brief
+
+logger = logging.getLogger("daft_vllm")
+
+DRAIN_SECONDS = 10.0
+"""How long rows inside vLLM may take to finish when a job ends early, if their answers are stored."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,8 @@ class Summary:
 
     Attributes:
         rows: rows read and written.
-        failed: rows without a value; rows that were not asked (null prompts, skipped blank ones) don't count.
+        failed: rows without a value, as they were written; rows that were not asked (null prompts, skipped blank ones)
+            don't count.
         seconds: wall time, the model's load included.
         prompt_tokens: prompt tokens of the generated rows.
         cached_tokens: those of them that came from the prefix cache.
@@ -45,6 +57,8 @@ class Summary:
         busy_seconds: time with rows inside vLLM, summed over engines.
         queue_seconds: time that rows waited for vLLM, summed over rows.
         notes: for each column that the output holds in another form, what a reader has to know.
+        known: whether the workers' counters came back, which on Ray they don't from other machines. If not, all numbers
+            except ``rows``, ``failed`` and ``seconds`` are those of some rows only.
     """
 
     rows: int
@@ -63,6 +77,7 @@ class Summary:
     busy_seconds: float
     queue_seconds: float
     notes: Mapping[str, list[str]]
+    known: bool = True
 
     @property
     def computed_tokens(self) -> int:
@@ -80,8 +95,11 @@ class Sink(Protocol):
     def check_schema(self, schema: daft.Schema) -> None:
         """Raise ``OptionError`` if it can't hold a column of the table."""
 
-    def write(self, df: DataFrame) -> int:
-        """Run the plan of a table and take its rows. Return how many there were."""
+    def write(self, df: DataFrame, errors: str | None = None) -> Written:
+        """Run the plan of a table and take its rows. Return how many there were, and how many have an error.
+
+        It is called again if the query is.
+        """
 
 
 @dataclass(frozen=True)
@@ -171,6 +189,7 @@ def run_job(
     overwrite: bool = False,
     watch: Callable[[Mapping[str, float]], None] | None = None,
     begin: Callable[[], object] = lambda: None,
+    folder: str | None = None,
 ) -> Summary:
     """Answer every row of ``df`` and write it with two more columns to ``output``.
 
@@ -185,9 +204,14 @@ def run_job(
         overwrite: replace an output that exists.
         watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).
         begin: called once, when everything is checked that can be checked before the load.
+        folder: an empty folder for the engines' counters, by which ``stop_query`` finds them. Default: a temporary one.
+
+    If it fails, its engines stop: with a store, the rows inside vLLM finish first, for up to ``DRAIN_SECONDS``.
 
     Raises:
         OptionError: a column's name is taken, or the output can't be written, exists, or can't hold a column.
+        OutputError: the disk is full, for example.
+        EngineDiedError: a process with an engine was killed: with a store, after ``max_restarts`` more tries.
     """
     if column == error_column:
         raise OptionError(f"the answers and the errors need a column each, and both are {column!r}: rename one.")
@@ -198,21 +222,24 @@ def run_job(
             raise OptionError(f"the input has a column {name!r} already: choose other names for the new columns.")
     sink: Sink = output_of(output, overwrite=overwrite) if isinstance(output, str) else output
     started = time.monotonic()
-    # A worker that is late may still write while the folder is removed.
-    temporary = tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
-    with temporary as folder, watching(lambda: read_progress(folder), watch):
+    with contextlib.ExitStack() as stack:
+        # A worker that is late may still write while the folder is removed.
+        counted = folder or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
+        )
+        stack.enter_context(watching(lambda: read_progress(counted), watch))
         whole = "__daft_vllm__"
-        expression = prompt_expression(messages, replace(options, details=True, progress_folder=folder))
+        expression = prompt_expression(messages, replace(options, details=True, progress_folder=counted))
         answered = df.with_column(whole, expression)
         result = answered.with_columns({column: col(whole).get("value"), error_column: col(whole).get("error")})
         result = result.exclude(whole)
         sink.check_schema(result.schema())
         begin()
-        rows = sink.write(result)
-        counters = read_progress(folder)
+        written = _written(sink, result, error_column, options, counted)
+        counters = read_progress(counted)
     return Summary(
-        rows=rows,
-        failed=int(counters["failed"]),
+        rows=written.rows,
+        failed=written.failed,
         seconds=time.monotonic() - started,
         prompt_tokens=int(counters["prompt_tokens"]),
         cached_tokens=int(counters["cached_tokens"]),
@@ -227,4 +254,35 @@ def run_job(
         busy_seconds=counters["busy_seconds"],
         queue_seconds=counters["queue_seconds"],
         notes=sink.notes,
+        known=counters["done"] >= written.rows,
     )
+
+
+def _written(sink: Sink, df: DataFrame, errors: str, options: PromptOptions, folder: str) -> Written:
+    """Run the query. If one of its processes is killed, run it again from its store."""
+    kills, restarts = memory_kills(), 0
+    while True:
+        try:
+            return sink.write(df, errors)
+        except Exception as e:
+            if not is_death(e):
+                stop_query(folder, DRAIN_SECONDS if options.store is not None else 0.0)
+                raise
+            why, kills = why_killed(kills), memory_kills()
+            # What Daft has left of the query would answer rows beside the next try, and keep memory and GPUs.
+            kill_udf_processes()
+            if options.store is None or restarts == options.max_restarts:
+                again = f" The query was run {restarts + 1} times." if restarts else ""
+                with_store = " With store= a query goes on after that." if options.store is None else ""
+                raise EngineDiedError(
+                    f"the process with the engine is gone, with rows unanswered: {why}.{again} Give the job more "
+                    f"memory, or pass a smaller max_concurrency= or batch_size=.{with_store} Daft says: {brief(e, 200)}"
+                ) from None
+            restarts += 1
+            logger.warning(
+                "The process with the engine is gone: %s. The query is run again and goes on from its store, for the "
+                "%d. of at most %d times.",
+                *(why, restarts, options.max_restarts),
+            )
+            for path in Path(folder).glob("*.json"):
+                path.unlink(missing_ok=True)  # its rows are counted again, as stored ones

@@ -218,7 +218,7 @@ def test_outputs(tmp_path: Path) -> None:
     """The writers, on a table that needs no model."""
 
     def write(name: str, table: daft.DataFrame) -> int:
-        return output_of(str(tmp_path / name) + ("/" if name == "folder" else "")).write(table)
+        return output_of(str(tmp_path / name) + ("/" if name == "folder" else "")).write(table).rows
 
     df = daft.from_pydict({"id": [1, 2], "s": [{"k": "é"}, None]})
     assert write("o.jsonl", df) == 2

@@ -39,7 +39,7 @@ def test_what_others_put_there_is_not_written_to(shared: Path, kind: str) -> Non
     target = shared / f"out.{kind}"
     mask = os.umask(0o027)
     try:
-        assert output_of(str(target)).write(daft.from_pydict(TABLE)) == 2
+        assert output_of(str(target)).write(daft.from_pydict(TABLE)).rows == 2
     finally:
         os.umask(mask)
     assert stat.S_IMODE(target.stat().st_mode) == 0o640, "the rights are those of any new file"

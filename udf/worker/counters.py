@@ -8,6 +8,7 @@ from pathlib import Path
 
 from daft_vllm.engine import EngineStats
 from daft_vllm.udf.worker.progress import ProgressWriter
+from daft_vllm.udf.worker.stopping import stop_here_if_asked
 
 METRICS = (
     "duplicates",
@@ -57,7 +58,7 @@ class QueryCounters:
                     return
                 self._before = self._engine()
                 self._rows = EngineStats()
-            self._progress = ProgressWriter(self._folder, self.now)
+            self._progress = ProgressWriter(self._folder, self.now, stop_here_if_asked)
 
     def add(self, *, failed: int = 0, unsent: int = 0, stored: int = 0, retried: int = 0) -> None:
         """Count rows.

@@ -102,6 +102,11 @@ def _divided(config: EngineConfig, engines: int) -> EngineConfig:
     return replace(config, engine_args={**config.engine_args, "kv_cache_memory_bytes": whole // engines})
 
 
+def open_engines() -> list[OfflineEngine]:
+    """Return the engines that are open in this process. One that is being started is not among them."""
+    return [opened.engine for opened in list(_open.values())]
+
+
 def close_engines() -> None:
     """Close every engine of this process. This frees their memory and their GPUs."""
     _close_all(GRACE_SECONDS)

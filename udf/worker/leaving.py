@@ -1,4 +1,4 @@
-"""Ends a UDF process quickly."""
+"""Ends a UDF process quickly: when it has nothing to do any more, and when the script that it works for has ended."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from daft_vllm.folders import remove_passing_folders
 
 LEAVE_SECONDS = 3.0
 """After this long the process ends, whatever it waits for. The kernel kills vLLM's processes with it."""
+HANDLES_SIGNALS = "DAFT_VLLM_HANDLES_SIGNALS"
+"""The variable with the id of a process that handles Ctrl-C itself."""
+PARENT_SECONDS = 0.5
+"""How often a UDF process looks whether the script that it works for runs."""
 
 
 def leave_quickly(close: Callable[[], None]) -> None:
@@ -26,10 +31,40 @@ def leave_quickly(close: Callable[[], None]) -> None:
     Args:
         close: kills the engines, and removes what they leave behind.
     """
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name == "daft.execution.udf_worker":
+    if _is_udf_process():
+        _closers[:] = [close]
         atexit.unregister(_end_process)
         atexit.register(_end_process, close)
+
+
+def stand_alone() -> None:
+    """Let a UDF process of Daft's native runner end with the script that it works for, in the middle of a batch.
+
+    Daft alone would let it finish the batch first. If the script has set ``HANDLES_SIGNALS``, Ctrl-C in a terminal is
+    kept from this process: the script stops the query. Else Ctrl-C ends it, as in a notebook. Safe to call again.
+    """
+    if _is_udf_process() and _parents == []:
+        _parents.append(os.getppid())
+        if os.environ.get(HANDLES_SIGNALS) == str(os.getppid()):
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)
+        threading.Thread(target=_end_with_parent, name="daft-vllm-parent", daemon=True).start()
+
+
+_parents: list[int] = []
+"""The script's process."""
+_closers: list[Callable[[], None]] = []
+
+
+def _end_with_parent() -> None:
+    while os.getppid() == _parents[0]:
+        time.sleep(PARENT_SECONDS)
+    _end_process(_closers[0] if _closers else lambda: None)
+
+
+def _is_udf_process() -> bool:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "daft.execution.udf_worker"
 
 
 def _end_process(close: Callable[[], None]) -> None:

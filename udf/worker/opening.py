@@ -12,8 +12,9 @@ from daft_vllm.engine.setup.preflight import check_before_load
 from daft_vllm.engine.text.tools import check_tool_parser
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.worker.engines import kill_engines, shared_engine
-from daft_vllm.udf.worker.leaving import leave_quickly
+from daft_vllm.udf.worker.leaving import leave_quickly, stand_alone
 from daft_vllm.udf.worker.spec import PromptSpec
+from daft_vllm.udf.worker.stopping import raise_if_stopped
 
 logger = logging.getLogger("daft_vllm")
 
@@ -22,9 +23,11 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
     """Return this process's engine for a spec, without answers of earlier queries. The model is loaded if it isn't yet.
 
     Raises:
-        DaftVLLMError: the model can't be loaded, or doesn't do what the spec asks for.
+        DaftVLLMError: the model can't be loaded, or doesn't do what the spec asks for; or the query was stopped.
     """
+    stand_alone()
     leave_quickly(kill_engines)
+    raise_if_stopped(spec.options.progress_folder)
     started = time.monotonic()
     config = replace(spec.engine, model=resolve_model(spec.engine.model))
     check_before_load(config, spec.format.constraints, spec.sampling.model_dump())
@@ -37,6 +40,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
         engines=spec.engines,
     )
     leave_quickly(kill_engines)
+    raise_if_stopped(spec.options.progress_folder)
     engine.check_truncation(spec.truncation)
     engine.check_media(spec.media)
     if spec.toolbox is not None:

@@ -18,9 +18,18 @@ WRITE_SECONDS = 0.5
 
 
 class ProgressWriter:
-    """Writes the counters that ``read`` returns to a file of its own in ``folder``, until its file is removed."""
+    """Writes the counters that ``read`` returns to a file of its own in ``folder``, until its file is removed.
 
-    def __init__(self, folder: str, read: Callable[[], Mapping[str, float]]) -> None:
+    Args:
+        folder: the folder.
+        read: returns the counters.
+        look: called with the file's path as often as the counters are written, until it returns True.
+    """
+
+    def __init__(
+        self, folder: str, read: Callable[[], Mapping[str, float]], look: Callable[[Path], bool] = lambda _: True
+    ) -> None:
+        self._look = look
         self._path = Path(folder) / f"{os.getpid()}-{uuid.uuid4().hex}.json"
         self._read = read
         self._lock = threading.Lock()
@@ -46,7 +55,9 @@ class ProgressWriter:
         return not self._path.exists()
 
     def _run(self) -> None:
+        seen = False
         while not self.is_over:
+            seen = seen or self._look(self._path)
             time.sleep(WRITE_SECONDS)
             self.write()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import weakref
@@ -18,6 +19,7 @@ from daft_vllm.engine.store.codec import Record
 from daft_vllm.engine.store.index import ANY_ROW, FIRST_ROW
 from daft_vllm.engine.store.index import NOT_ASKED as COULD_NOT_BE_ASKED
 from daft_vllm.engine.store.keys import cells_key, request_key
+from daft_vllm.errors import StoreError
 from daft_vllm.udf.worker.batch import Batch
 
 _PROMPT = 200
@@ -51,6 +53,7 @@ class StoredAnswers:
         self.engine = spec.engine
         self.store = AnswerStore(Path(spec.folder))
         weakref.finalize(self, self.store.close)  # its thread and its file end with the query
+        _open.add(self)
 
     def keys(self, requests: Iterable[Request]) -> list[bytes]:
         """Return the key of each request, empty if it has no prompt. Most rows of a batch share their options."""
@@ -217,3 +220,13 @@ class BatchRecord:
 def _cells_text(row_key: str | None, cells: Callable[[int], Any], row: int) -> str:
     """Return what tells a row from others, whatever its cells are: an object's address changes in each run."""
     return f"key {row_key}" if row_key is not None else re.sub(r"0x[0-9a-f]{6,}", "", repr(cells(row)))
+
+
+_open: weakref.WeakSet[StoredAnswers] = weakref.WeakSet()
+
+
+def flush_all() -> None:
+    """Return when everything that this process has kept is on the disk, or can't be written."""
+    for one in list(_open):
+        with contextlib.suppress(StoreError):
+            one.store.flush()

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from daft_vllm.tables.writing import Written
 from daft_vllm.wording import visible
 
 _LONGEST = 300
@@ -33,7 +34,7 @@ class Screen:
     def check_schema(self, schema: Any) -> None:
         """Every table can be shown."""
 
-    def write(self, df: Any) -> int:
+    def write(self, df: Any, errors: str | None = None) -> Written:
         """Run the plan of a table and print its rows. Return how many there were."""
         rows = df.to_pylist()
         shown = [name for name in df.schema().column_names() if name != self.error_column]
@@ -43,7 +44,7 @@ class Screen:
         for row in rows:
             table.add_row(*(Text(_cell(row[name])) for name in shown))
         Console().print(table)
-        return len(rows)
+        return Written(len(rows), sum(row[errors] is not None for row in rows) if errors is not None else 0)
 
 
 def _cell(value: Any) -> str:

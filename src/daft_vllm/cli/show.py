@@ -93,7 +93,7 @@ def _write(store: Path, output: str, limit: int | None, *, failed: bool, codes: 
 
     table = table_of(rows_of(store, failed=failed, codes=codes))
     written = output_of(output, overwrite=overwrite).write(daft.from_arrow(table if limit is None else table[:limit]))
-    console.print(f"{counted(written, 'row')} of {store} in {output}", highlight=False, markup=False)
+    console.print(f"{counted(written.rows, 'row')} of {store} in {output}", highlight=False, markup=False)
 
 
 def _counters(figures: Figures) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -19,7 +20,7 @@ def summary_table(
     dollars_per_hour: float = 0.0,
     engines: int = 1,
 ) -> Table:
-    """Return the table. Counts of 0 are left out.
+    """Return the table. Counts of 0 are left out, and counters that did not come back are said to be unknown.
 
     Args:
         summary: what the job did.
@@ -41,13 +42,23 @@ def summary_table(
         count("rows with a null prompt, not asked", counts.null)
         count(f"rows with a blank text, {'not ' if skip_blank else ''}asked", counts.blank)
     table.add_row("seconds, load included", f"{summary.seconds:.1f}")
+    if not summary.known:
+        table.add_row("tokens, and other counters", "unknown: they are on other machines")
     if dollars_per_hour:
         for name, seconds in (
             ("cost, load included", summary.seconds),
             ("cost without the load", summary.busy_seconds / engines),
-        ):
+        )[: 2 if summary.known else 1]:
             cost = dollars_per_hour * seconds / 3600
             table.add_row(name, f"${cost:.4f}, ${1000 * cost / max(1, summary.rows):.4f} per 1,000 rows")
+    if summary.known:
+        _add_counters(table, summary, count)
+    for column, notes in summary.notes.items():
+        table.add_row(f"the column {column}", "; ".join(notes))
+    return table
+
+
+def _add_counters(table: Table, summary: Summary, count: Callable[[str, int], None]) -> None:
     table.add_row("prompt tokens", f"{summary.prompt_tokens}")
     if summary.cached_tokens:
         table.add_row("of them from the prefix cache", f"{share(summary.cached_tokens, summary.prompt_tokens):.0%}")
@@ -63,9 +74,6 @@ def summary_table(
     wait = summary.queue_seconds / max(1, summary.rows)
     if wait >= 0.05:
         table.add_row("a row's wait for vLLM, on average", f"{wait:.1f} s")
-    for column, notes in summary.notes.items():
-        table.add_row(f"the column {column}", "; ".join(notes))
-    return table
 
 
 def share(part: float, whole: float) -> float:

@@ -123,10 +123,12 @@ def own_cause(error: BaseException) -> BaseException | None:
     return seen
 
 
-def fail(message: str) -> None:
-    """Print an error message, and end with exit status 1."""
+def fail(message: str, then: str = "") -> None:
+    """Print an error message, and on another line what to do ``then``, and end with exit status 1."""
     message = as_flags(message)
-    console.print(f"error: {message}", style="red", highlight=False, markup=False)
+    console.print(f"error: {message}", style="red", highlight=False, markup=False, soft_wrap=True)
+    if then:
+        console.print(then, highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(1)
 
 

@@ -14,6 +14,7 @@ from daft_vllm.udf.progress.display import ProgressDisplay
 from daft_vllm.wording import counted
 
 if TYPE_CHECKING:
+    from daft_vllm.cli.stopping.signals import SignalHandler
     from daft_vllm.job import PromptCounts
 
 SHORT_JOB = 256, 1024
@@ -36,6 +37,7 @@ def run_with_progress(
     counts: PromptCounts | None = None,
     dollars_per_hour: float = 0.0,
     begin: Callable[[], object] = lambda: None,
+    signals: SignalHandler | None = None,
 ) -> int:
     """Run a job with progress and a summary on stderr; return how many rows failed.
 
@@ -49,6 +51,7 @@ def run_with_progress(
         counts: how many rows there are, and how many have no prompt. None: the rows are counted here.
         dollars_per_hour: the price of one GPU, or of a machine without GPUs.
         begin: called once, when everything is checked that can be checked before the load.
+        signals: what ends the process early. It gets to know what to stop.
     """
     from daft_vllm.job import run_job
     from daft_vllm.udf.planning.engine import engines_of
@@ -64,6 +67,9 @@ def run_with_progress(
             begin()
             console.print(f"{counted(total, 'row')}, model {options.model}: loading", highlight=False)
             stack.enter_context(display)
+            if signals is not None:
+                signals.install_again()
+                signals.cleaners.insert(0, stack.close)
 
         summary = run_job(
             df,
@@ -74,6 +80,7 @@ def run_with_progress(
             error_column=error_column,
             watch=display,
             begin=show,
+            folder=signals.folder if signals is not None else None,
         )
     engines = engines_of(options.max_concurrency, _gpus(options))
     price = dollars_per_hour * _gpus(options) * engines

@@ -19,7 +19,7 @@ from daft_vllm.dtypes import holds
 from daft_vllm.errors import OptionError
 from daft_vllm.tables.delimited import not_in_utf8, read_delimited
 from daft_vllm.tables.json_lines import read_json_lines
-from daft_vllm.tables.writing import first_line
+from daft_vllm.tables.problems import first_line
 from daft_vllm.wording import shown
 
 _JSON = (".json", ".jsonl", ".ndjson")

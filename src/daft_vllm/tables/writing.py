@@ -7,18 +7,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import daft
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 from daft import DataFrame, col
 
-from daft_vllm.errors import OptionError
-from daft_vllm.tables.forms import Form, TableFormat, form_of, json_line
+from daft_vllm.errors import OptionError, OutputError
+from daft_vllm.tables.forms import Form, TableFormat, form_of
 from daft_vllm.tables.leaves import Say
-from daft_vllm.wording import safe_line, shown
+from daft_vllm.tables.placing import Claim, finish_moving, part_folder
+from daft_vllm.tables.problems import first_line, is_ours, problem_of, reason
+from daft_vllm.tables.sinks import SINKS
+from daft_vllm.wording import shown
 
 FORMATS: Mapping[str, TableFormat] = {
     ".parquet": "parquet",
@@ -29,7 +30,13 @@ FORMATS: Mapping[str, TableFormat] = {
     ".tsv": "tsv",
 }
 """The format of a file, by the end of its name."""
-_Put = Callable[[list[pa.Array]], None]
+
+
+class Written(NamedTuple):
+    """How many rows were written, and how many of them say in the column of errors why they have no answer."""
+
+    rows: int
+    failed: int
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,10 @@ class Output:
     Attributes:
         place: the file, the folder or the URL, as it was given.
         kind: the format. A folder and a URL get Parquet files.
-        is_folder: whether Daft writes a folder.
+        is_folder: whether Daft writes Parquet files, into a folder or under a URL.
         overwrite: whether what is there is replaced.
         notes: for each column, what a reader of the file has to know. Filled while rows are written.
+        before_placing: called with a complete file, which keeps its inode, right before the output gets its place.
     """
 
     place: str
@@ -49,19 +57,65 @@ class Output:
     is_folder: bool
     overwrite: bool = False
     notes: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    before_placing: Callable[[Path], None] = field(default=lambda _: None, compare=False)
+    _claims: list[Claim] = field(default_factory=list, compare=False)
+
+    @property
+    def target(self) -> Path | None:
+        """The local file or folder. None: it is a URL."""
+        return None if "://" in self.place else _local(self.place, is_folder=self.is_folder)
+
+    def exists(self) -> bool:
+        """Whether a file, or a folder with files, is there. A URL is not looked at."""
+        if self.target is None:
+            return False
+        return _has_files(self.target) if self.is_folder else self.target.exists()
 
     def check_schema(self, schema: daft.Schema) -> None:
         """Raise ``OptionError`` if the file can't hold a column of the table."""
         self._forms(schema)
 
-    def write(self, df: DataFrame) -> int:
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other jobs from writing this output inside. Nobody is kept from a URL.
+
+        Raises:
+            OptionError: another job writes it now, or it can't be written.
+        """
+        if self.target is None or self._claims:
+            yield
+            return
+        with _writable(self.place):
+            claim = Claim(self.target)
+        self._claims.append(claim)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Remove what is not complete, and let other jobs write this output. Safe to call again."""
+        while self._claims:
+            self._claims.pop().release()
+
+    def write(self, df: DataFrame, errors: str | None = None) -> Written:
         """Run the plan of a table and write its rows. Return how many there were.
 
-        A file is written in a new folder beside it, and gets its place when it is complete. So nothing that others put
-        there under a name that they can guess is written to.
+        A local output is complete or absent: it is made in a hidden folder on the same disk, which only this user can
+        use, and gets its place when it is complete and on the disk. May be called again after it failed.
+
+        Args:
+            df: the table.
+            errors: name of the column that says why a row has no answer. None: there is none.
+
+        Raises:
+            OutputError: it can't be written: the disk is full, for example. Nothing is left.
         """
         forms = self._forms(df.schema())
-        return self._write_folder(df, forms) if self.is_folder else self._write_file(df, forms)
+        with self.claimed():
+            if self.is_folder:
+                return self._write_folder(df, forms, errors)
+            return self._write_file(df, forms, errors)
 
     def _forms(self, schema: daft.Schema) -> list[Form]:
         return [form_of(one.name, one.dtype, self.kind) for one in schema]
@@ -74,39 +128,70 @@ class Output:
 
         return say
 
-    def _write_folder(self, df: DataFrame, forms: list[Form]) -> int:
+    def _write_folder(self, df: DataFrame, forms: list[Form], errors: str | None) -> Written:
         fields, empty = list(df.schema()), _empty_arrays(df)
         for one, form, before in zip(fields, forms, empty, strict=True):
             after = form.convert(before, lambda _: None)
             if after.type != before.type:
                 df = df.with_column(one.name, _converted(form, after.type, self._say(one.name))(col(one.name)))
-        mode: Any = "overwrite" if self.overwrite else "append"
-        written = df.write_parquet(self.place, write_mode=mode).to_pydict()["path"]
-        return sum(daft.read_parquet(path).count_rows() for path in written)
+        if not self._claims:
+            mode: Any = "overwrite" if self.overwrite else "append"
+            return _counted(df.write_parquet(self.place, write_mode=mode).to_pydict()["path"], errors)
+        (claim,) = self._claims
+        with self._named_problem():
+            folder = claim.new_folder()
+        try:
+            written = df.write_parquet(str(folder), write_mode="append").to_pydict()["path"]
+        except Exception as e:
+            problem = None if is_ours(e) else problem_of(e, folder)
+            if problem is None:
+                raise
+            raise OutputError(f"rows can't be written to {shown(self.place)}: {problem}.") from None
+        with self._named_problem():
+            counts = _counted(written, errors)
+            claim.place_folder(self.before_placing)
+        return counts
 
-    def _write_file(self, df: DataFrame, forms: list[Form]) -> int:
-        target = Path(self.place)
+    def _write_file(self, df: DataFrame, forms: list[Form], errors: str | None) -> Written:
+        (claim,) = self._claims
         names = df.schema().column_names()
         said = [self._say(name) for name in names]
         empty = _empty_arrays(df)
         types = [form.convert(array, lambda _: None).type for form, array in zip(forms, empty, strict=True)]
-        rows = 0
-        with _part_folder(target.parent) as folder:
-            part = folder / target.name
-            with _SINKS[self.kind](part, pa.schema(list(zip(names, types, strict=True))), forms) as put:
-                for batch in df.to_arrow_iter():
-                    arrays = [
-                        form.convert(column, say) for form, column, say in zip(forms, batch.columns, said, strict=True)
-                    ]
-                    put(
-                        [
-                            one if one.type == type_ else one.cast(type_)
-                            for one, type_ in zip(arrays, types, strict=True)
-                        ]
-                    )
-                    rows += batch.num_rows
-            part.replace(target)
-        return rows
+        rows = failed = 0
+        with self._named_problem():
+            part = claim.new_file()
+            sink = SINKS[self.kind](part, pa.schema(list(zip(names, types, strict=True))), forms)
+            put = sink.__enter__()
+        try:
+            for batch in df.to_arrow_iter():
+                arrays = [
+                    form.convert(column, say) for form, column, say in zip(forms, batch.columns, said, strict=True)
+                ]
+                arrays = [
+                    one if one.type == type_ else one.cast(type_) for one, type_ in zip(arrays, types, strict=True)
+                ]
+                with self._named_problem():
+                    put(arrays)
+                rows += batch.num_rows
+                if errors is not None:
+                    column = batch.column(names.index(errors))
+                    failed += batch.num_rows - column.null_count
+        except BaseException:
+            with contextlib.suppress(Exception):  # what it has not written yet can't be written either
+                sink.__exit__(None, None, None)
+            raise
+        with self._named_problem():
+            sink.__exit__(None, None, None)
+            claim.place_file(self.before_placing)
+        return Written(rows, failed)
+
+    @contextlib.contextmanager
+    def _named_problem(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise OutputError(f"rows can't be written to {shown(self.place)}: {reason(e)}.") from None
 
 
 def output_of(place: str, *, overwrite: bool = False) -> Output:
@@ -132,7 +217,7 @@ def output_of(place: str, *, overwrite: bool = False) -> Output:
             raise OptionError(
                 f"{place} is a folder, not a file: write {place.rstrip('/')}/ to put Parquet files there."
             )
-        _check_folder(path, place, overwrite)
+        _check_folder(place, overwrite)
         return Output(str(path), "parquet", is_folder=True, overwrite=overwrite)
     if kind is None:
         raise OptionError(
@@ -143,18 +228,31 @@ def output_of(place: str, *, overwrite: bool = False) -> Output:
         raise OptionError(f"{shown(place)} exists already: choose another name, or pass --overwrite.")
     with _writable(place):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _part_folder(path.parent):
-            pass
+        Claim(path).release()
     return Output(str(path), kind, is_folder=False, overwrite=overwrite)
 
 
-def _check_folder(path: Path, place: str, overwrite: bool) -> None:
+def _check_folder(place: str, overwrite: bool) -> None:
+    path = _local(place, is_folder=True)
     with _writable(place):
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()) and not overwrite:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        finish_moving(path)
+        if _has_files(path) and not overwrite:
             raise OptionError(f"the folder {shown(place)} has files already: choose another one, or pass --overwrite.")
-        with _part_folder(path):
-            pass
+        Claim(path).release()
+        if path.is_dir():
+            with tempfile.TemporaryFile(dir=path):
+                pass
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(path != part_folder(folder) for path in folder.iterdir())
+
+
+def _local(place: str, *, is_folder: bool) -> Path:
+    """Return a local output. A folder that is a link is the one that it leads to; a file takes the link's place."""
+    path = Path(place).expanduser()
+    return path.resolve() if is_folder else path.parent.resolve() / path.name
 
 
 def _check_url(place: str, overwrite: bool) -> None:
@@ -176,17 +274,14 @@ def _writable(place: str) -> Iterator[None]:
         raise OptionError(f"{place} can't be written: {e.strerror}. Choose another output.") from None
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without the name of Daft's class."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return safe_line(lines[0].rpartition("DaftError::")[2]) if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def _part_folder(beside: Path) -> Iterator[Path]:
-    """Make a folder that only this user can use, and remove it at the end."""
-    with tempfile.TemporaryDirectory(prefix=".daft-vllm-", suffix=".part", dir=beside) as folder:
-        yield Path(folder)
+def _counted(paths: list[str], errors: str | None) -> Written:
+    """Count the rows of Parquet files."""
+    if not paths:
+        return Written(0, 0)
+    df = daft.read_parquet(paths)
+    named = df.select((col(errors) if errors is not None else daft.lit(None)).is_null().alias("none"))
+    (row,) = named.agg(col("none").count().alias("rows"), col("none").cast(daft.DataType.int64()).sum()).to_pylist()
+    return Written(row["rows"], row["rows"] - (row["none"] or 0))
 
 
 def _empty_arrays(df: DataFrame) -> list[pa.Array]:
@@ -202,42 +297,3 @@ def _converted(form: Form, arrow_type: pa.DataType, say: Say) -> Any:
         return daft.Series.from_arrow(form.convert(column.to_arrow(), say).cast(arrow_type))
 
     return convert
-
-
-@contextlib.contextmanager
-def _parquet_sink(path: Path, schema: pa.Schema, forms: list[Form]) -> Iterator[_Put]:
-    with pq.ParquetWriter(path, schema) as writer:
-        yield lambda arrays: writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-
-@contextlib.contextmanager
-def _json_sink(path: Path, schema: pa.Schema, forms: list[Form]) -> Iterator[_Put]:
-    with path.open("w", encoding="utf-8") as file:
-
-        def put(arrays: list[pa.Array]) -> None:
-            columns = [
-                [form.value(cell) for cell in array.to_pylist()] if form.value else array.to_pylist()
-                for form, array in zip(forms, arrays, strict=True)
-            ]
-            for row in zip(*columns, strict=True):
-                file.write(json_line(dict(zip(schema.names, row, strict=True))) + "\n")
-
-        yield put
-
-
-@contextlib.contextmanager
-def _csv_sink(path: Path, schema: pa.Schema, forms: list[Form], delimiter: str = ",") -> Iterator[_Put]:
-    with pa_csv.CSVWriter(path, schema, write_options=pa_csv.WriteOptions(delimiter=delimiter)) as writer:
-        yield lambda arrays: writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def _tsv_sink(path: Path, schema: pa.Schema, forms: list[Form]) -> contextlib.AbstractContextManager[_Put]:
-    return _csv_sink(path, schema, forms, "\t")
-
-
-_SINKS: Mapping[TableFormat, Callable[[Path, pa.Schema, list[Form]], contextlib.AbstractContextManager[_Put]]] = {
-    "parquet": _parquet_sink,
-    "json": _json_sink,
-    "csv": _csv_sink,
-    "tsv": _tsv_sink,
-}

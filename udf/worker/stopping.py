@@ -1,0 +1,85 @@
+"""Stops a query early: vLLM gets no more rows, those inside it may finish, and their answers get into the store.
+
+The process that wants it puts a file into the folder with the counters of the query (``progress.py``). Each process
+with an engine does the rest, and says so in another file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from daft_vllm.errors import EngineClosedError
+from daft_vllm.udf.worker import stored
+from daft_vllm.udf.worker.engines import open_engines
+
+_STOP = "stop"
+_STOPPED = ".stopped"
+_POLL_SECONDS = 0.1
+_NOTICE_SECONDS = 2.0
+"""How long the processes may take to notice that they are to stop: they look twice a second."""
+_CLOSE_SECONDS = 3.0
+"""How long vLLM's processes may take to end by themselves, without rows. They take one second, or are killed."""
+
+
+def stop_query(folder: str, seconds: float) -> None:
+    """Stop a query, and return when all of its processes on this machine have stopped.
+
+    Args:
+        folder: where its counters are.
+        seconds: how long rows inside vLLM may take to finish. It takes at most 5 seconds more.
+    """
+    part = Path(folder) / f".{_STOP}"
+    with contextlib.suppress(OSError):
+        part.write_text(str(seconds), encoding="utf-8")
+        part.replace(Path(folder) / _STOP)
+    deadline = time.monotonic() + seconds + _NOTICE_SECONDS + _CLOSE_SECONDS
+    while time.monotonic() < deadline and _working(folder):
+        time.sleep(_POLL_SECONDS)
+
+
+def _working(folder: str) -> bool:
+    """Whether a process that answers rows of the query runs, and has not stopped."""
+    for path in Path(folder).glob("*.json"):
+        if not path.with_suffix(_STOPPED).exists() and psutil.pid_exists(int(path.name.partition("-")[0])):
+            return True
+    return False
+
+
+def raise_if_stopped(folder: str | None) -> None:
+    """Raise ``EngineClosedError`` if the query with the counters in ``folder`` was stopped."""
+    if folder is not None and (Path(folder) / _STOP).exists():
+        raise EngineClosedError("the query was stopped before all rows were answered.")
+
+
+def stop_here_if_asked(counters: Path) -> bool:
+    """If the query was stopped, begin to stop this process's part of it, in another thread. Return whether it was.
+
+    Args:
+        counters: the file with this process's counters.
+    """
+    try:
+        seconds = float((counters.parent / _STOP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    threading.Thread(target=_stop_here, args=(counters, seconds), name="daft-vllm-stop", daemon=True).start()
+    return True
+
+
+def _stop_here(counters: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    engines = open_engines()
+    for engine in engines:
+        engine.drain(0)  # none of them begins a row while another one is waited for
+    for engine in engines:
+        engine.drain(max(0.0, deadline - time.monotonic()))
+    stored.flush_all()
+    for engine in engines:
+        engine.close(_CLOSE_SECONDS)  # so the batches of the query fail, and Daft ends it
+    with contextlib.suppress(OSError):
+        counters.with_suffix(_STOPPED).write_text(str(os.getpid()), encoding="utf-8")
