@@ -156,6 +156,11 @@ def media_of_config(config: Any) -> tuple[str, ...]:
 
 def _encoder(config: Any) -> Encoder | None:
     vision = getattr(config, "vision_config", None)
+    if (
+        vision is not None and config.model_type == "deepseek_ocr2"
+    ):  # SAM looks at all of an image; what follows it, at a 16th
+        sam = vision.sam_config
+        return Encoder(sam.hidden_size, sam.mlp_dim, gated=False, rotary=False, patches_per_token=16, largest_image=0)
     if vision is None or not getattr(vision, "intermediate_size", None):
         return None
     merged = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
@@ -166,11 +171,15 @@ def _encoder(config: Any) -> Encoder | None:
     patches, largest = merged**2, 0
     if getattr(config, "mm_tokens_per_image", None):  # Gemma-3
         patches = (vision.image_size // vision.patch_size) ** 2 // config.mm_tokens_per_image
+    elif config.model_type == "minicpmv4_6":  # merged within the encoder, and once more after it
+        patches = (vision.window_kernel_size[0] * config.merge_kernel_size[0]) ** 2
     elif config.model_type.startswith("qwen"):
         largest = 16384  # the processors' max_pixels
+    elif config.model_type == "glm_ocr":
+        largest = 6144  # its processor's 9,633,792 pixels, of which an image takes two frames' worth
     elif vision.model_type == "pixtral":
         largest = (vision.image_size // (vision.patch_size * merged)) ** 2
-    gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision")
+    gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision", "glm_ocr_vision")
     rotary = gated or config.model_type.startswith(("qwen", "llama4", "kimi", "minimax_m3"))
     return Encoder(vision.hidden_size, vision.intermediate_size, gated, rotary, patches, largest)
 
