@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from daft_vllm.model_configs.packed import PackedCache, looked_at, packed_cache
+
 _MINIMAX_SPARSE = "minimax_m3_sparse"
 """What transformers calls MiniMax-M3's layers that look at some blocks of the cache only. All of it is kept."""
 
@@ -67,6 +69,7 @@ class Architecture:
         vocabulary: tokens.
         embeddings: matrices of size vocabulary x hidden_size: 1 where input and output share one, else 2.
         cache: its layers with a cache, by kind.
+        packed: how its layers share blocks. The windows in ``cache`` are then what a token looks at. None: they don't.
         state_bytes: bytes of the fixed-size state that a sequence keeps in layers without a KV cache. 0: there are no
             such layers.
         state_page: bytes that one of those layers keeps, with what its convolution remembers.
@@ -96,6 +99,7 @@ class Architecture:
     takes: tuple[str, ...] = ()
     encoder: Encoder | None = None
     divided: Mapping[str, int] = field(default_factory=dict)
+    packed: PackedCache | None = None
 
 
 def architecture_of(config: Any) -> Architecture:
@@ -126,6 +130,7 @@ def architecture_of(config: Any) -> Architecture:
         takes=media_of_config(config),
         encoder=_encoder(config),
         divided=_divided(text, experts, moe_width),
+        packed=packed_cache(text),
     )
 
 
@@ -138,6 +143,7 @@ def _divided(text: Any, experts: int, expert_size: int) -> dict[str, int]:
         "attention heads": text.num_attention_heads,
         "columns of its MLP": _largest(getattr(text, "intermediate_size", 0)) if dense else 0,
         "columns of an expert": expert_size,
+        "groups of its output projection": getattr(text, "o_groups", 0),
         "key heads of linear attention": getattr(text, "linear_num_key_heads", 0),
         "value heads of linear attention": getattr(text, "linear_num_value_heads", 0),
         "heads of its Mamba layers": mamba,
@@ -156,6 +162,11 @@ def media_of_config(config: Any) -> tuple[str, ...]:
 
 def _encoder(config: Any) -> Encoder | None:
     vision = getattr(config, "vision_config", None)
+    if (
+        vision is not None and config.model_type == "deepseek_ocr2"
+    ):  # SAM looks at all of an image; what follows it, at a 16th
+        sam = vision.sam_config
+        return Encoder(sam.hidden_size, sam.mlp_dim, gated=False, rotary=False, patches_per_token=16, largest_image=0)
     if vision is None or not getattr(vision, "intermediate_size", None):
         return None
     merged = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
@@ -166,11 +177,15 @@ def _encoder(config: Any) -> Encoder | None:
     patches, largest = merged**2, 0
     if getattr(config, "mm_tokens_per_image", None):  # Gemma-3
         patches = (vision.image_size // vision.patch_size) ** 2 // config.mm_tokens_per_image
+    elif config.model_type == "minicpmv4_6":  # merged within the encoder, and once more after it
+        patches = (vision.window_kernel_size[0] * config.merge_kernel_size[0]) ** 2
     elif config.model_type.startswith("qwen"):
         largest = 16384  # the processors' max_pixels
+    elif config.model_type == "glm_ocr":
+        largest = 6144  # its processor's 9,633,792 pixels, of which an image takes two frames' worth
     elif vision.model_type == "pixtral":
         largest = (vision.image_size // (vision.patch_size * merged)) ** 2
-    gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision")
+    gated = vision.model_type in ("qwen2_5_vl", "qwen2_5_vl_vision", "pixtral", "gemma4_vision", "glm_ocr_vision")
     rotary = gated or config.model_type.startswith(("qwen", "llama4", "kimi", "minimax_m3"))
     return Encoder(vision.hidden_size, vision.intermediate_size, gated, rotary, patches, largest)
 
@@ -187,6 +202,8 @@ def _layer_types(text: Any) -> list[str]:
 
 
 def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
+    if text.model_type == "deepseek_v4":  # its keys are its values
+        return tuple(CacheLayers(layers, 1, 2 * text.head_dim, window) for layers, window in looked_at(text))
     windows = {
         "sliding_attention": getattr(text, "sliding_window", None),
         "chunked_attention": getattr(text, "attention_chunk_size", None),

@@ -17,7 +17,10 @@ _ENCODES = ("modules.json", "config_sentence_transformers.json")
 """Files of models that make embeddings. vLLM 0.32 takes a model with the first for one that doesn't generate
 (``vllm.transformers_utils.config.get_pooling_config``)."""
 
-_OTHER_NAMES = {"KimiK25ForConditionalGeneration": "Kimi_K25ForConditionalGeneration"}
+_OTHER_NAMES = {
+    "DeepseekOCR2ForCausalLM": "DeepseekOcr2ForConditionalGeneration",
+    "KimiK25ForConditionalGeneration": "Kimi_K25ForConditionalGeneration",
+}
 """transformers' names of classes that ``config.json`` calls otherwise."""
 
 

@@ -51,9 +51,9 @@ class Throughput:
     output_tokens: float
     sequences: int
 
-    def hours(self, rows: int, engines: int = 1) -> float:
-        """Return the hours that ``rows`` rows take."""
-        return rows / (self.rows * engines) / 3600
+    def hours(self, rows: int) -> tuple[float, float]:
+        """Return the fewest and the most hours that ``rows`` rows may take on one engine."""
+        return rows / self.high / 3600, rows / self.low / 3600
 
 
 def estimate_throughput(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
+import wave
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from daft_vllm.engine.requests.outcome import NOT_ASKED
@@ -86,3 +89,15 @@ def peak_memory() -> Iterator[list[int]]:
     finally:
         over.set()
         watcher.join()
+
+
+def sound(seconds: float, pitch: float) -> bytes:
+    """Return a WAV file with a tone. ``pitch`` is in Hz."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(16000)
+        times = np.arange(int(16000 * seconds)) / 16000
+        written.writeframes((np.sin(2 * np.pi * pitch * times) * 20000).astype("<i2").tobytes())
+    return file.getvalue()

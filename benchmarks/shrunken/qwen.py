@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shrunken.folder import TEXT, write_model_folder
-from benchmarks.shrunken.tokenizers import QWEN_TEMPLATE, qwen_tokenizer
+from benchmarks.shrunken.tokenizers import CONTENT, QWEN_TEMPLATE, qwen_tokenizer, tokenizer_with
+
+_ASR_TEMPLATE = (
+    CONTENT.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>")
+    + """{%- for m in messages -%}
+{{ '<|im_start|>' + m.role + '\n' + render(m.content) + '<|im_end|>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}
+"""
+)
 
 _QWEN_VISION = {
     "depth": 2,
@@ -46,7 +55,7 @@ def qwen25_vl(base: str, folder: Path) -> str:
 
 
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
-_LINEAR_LAYERS = {
+LINEAR_LAYERS = {
     "head_dim": 64,  # a quarter of it is rotated
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
@@ -68,13 +77,13 @@ def qwen3_vl_moe(base: str, folder: Path) -> str:
 
 def qwen3_5(base: str, folder: Path) -> str:
     """Write a Qwen3.5 model: every other layer has linear attention."""
-    return _write_vision_model(base, folder, "Qwen3_5", _LINEAR_LAYERS, {})
+    return _write_vision_model(base, folder, "Qwen3_5", LINEAR_LAYERS, {})
 
 
 def qwen3_5_moe(base: str, folder: Path) -> str:
     """Write a Qwen3.5 model with a mixture of experts."""
     experts = {**_EXPERTS, "shared_expert_intermediate_size": 64}
-    return _write_vision_model(base, folder, "Qwen3_5Moe", {**_LINEAR_LAYERS, **experts}, {})
+    return _write_vision_model(base, folder, "Qwen3_5Moe", {**LINEAR_LAYERS, **experts}, {})
 
 
 def _write_vision_model(base: str, folder: Path, kind: str, text: dict[str, Any], vision: dict[str, Any]) -> str:
@@ -126,6 +135,46 @@ def qwen2_audio(base: str, folder: Path) -> str:
         dtype="float32",
     )
     processor = Qwen2AudioProcessor(WhisperFeatureExtractor(feature_size=32), tokenizer, chat_template=QWEN_TEMPLATE)
+    return write_model_folder(folder, config, processor, tokenizer)
+
+
+def qwen3_asr(base: str, folder: Path) -> str:
+    """Write a Qwen3-ASR model, which writes down what is said."""
+    from transformers import Qwen3ASRConfig, Qwen3ASRFeatureExtractor, Qwen3ASRProcessor
+
+    tokenizer = tokenizer_with(
+        base,
+        ["<|im_start|>"],
+        bos="<|endoftext|>",
+        eos="<|im_end|>",
+        template=_ASR_TEMPLATE,
+        audio_token="<|audio_pad|>",
+        audio_bos_token="<|audio_start|>",
+        audio_eos_token="<|audio_end|>",
+    )
+    config = Qwen3ASRConfig(
+        architectures=["Qwen3ASRForConditionalGeneration"],
+        text_config={
+            **TEXT,
+            "model_type": "qwen3",
+            "vocab_size": len(tokenizer),
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 5, 5]},
+            "tie_word_embeddings": True,
+        },
+        audio_config={
+            "d_model": 32,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 64,
+            "downsample_hidden_size": 16,
+            "output_dim": TEXT["hidden_size"],
+        },
+        audio_token_id=tokenizer.audio_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        dtype="float32",
+    )
+    processor = Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(feature_size=128), tokenizer, chat_template=_ASR_TEMPLATE)
     return write_model_folder(folder, config, processor, tokenizer)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_CONTENT = """{%- macro render(content) -%}
+CONTENT = """{%- macro render(content) -%}
 {%- if content is string -%}{{ content | trim }}
 {%- else -%}
 {%- for item in content -%}
@@ -21,6 +21,7 @@ _CONTENT = """{%- macro render(content) -%}
 {%- endif -%}
 {%- endmacro -%}
 """
+"""Jinja's ``render``, for the content of a message. Replace IMAGE and AUDIO by a family's placeholders."""
 _GEMMA_TURNS = """{{ bos_token }}
 {%- set first = '' -%}
 {%- if messages[0].role == 'system' -%}
@@ -33,12 +34,10 @@ _GEMMA_TURNS = """{{ bos_token }}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}
 """
-GEMMA_TEMPLATE = _CONTENT.replace("IMAGE", "<start_of_image>") + _GEMMA_TURNS
-GEMMA_3N_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<image_soft_token>").replace("AUDIO", "<audio_soft_token>") + _GEMMA_TURNS
-)
+GEMMA_TEMPLATE = CONTENT.replace("IMAGE", "<start_of_image>") + _GEMMA_TURNS
+GEMMA_3N_TEMPLATE = CONTENT.replace("IMAGE", "<image_soft_token>").replace("AUDIO", "<audio_soft_token>") + _GEMMA_TURNS
 QWEN_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
+    CONTENT.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>").replace(
         "AUDIO", "<|audio_bos|><|AUDIO|><|audio_eos|>"
     )
     + """{%- for m in messages -%}
@@ -57,7 +56,7 @@ LLAMA_TEMPLATE = """{{ bos_token }}
 {%- if add_generation_prompt -%}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif -%}
 """
 LLAMA_4_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<|image|>")
+    CONTENT.replace("IMAGE", "<|image|>")
     + """{{ bos_token }}
 {%- for m in messages -%}
 {{ '<|header_start|>' + m.role + '<|header_end|>\n\n' + render(m.content) + '<|eot|>' }}
@@ -66,7 +65,7 @@ LLAMA_4_TEMPLATE = (
 """
 )
 INTERNVL_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<IMG_CONTEXT>\n")
+    CONTENT.replace("IMAGE", "<IMG_CONTEXT>\n")
     + """{%- for m in messages -%}
 {{ '<|im_start|>' + m.role + '\n' + render(m.content) + '<|im_end|>\n' }}
 {%- endfor -%}
@@ -74,7 +73,7 @@ INTERNVL_TEMPLATE = (
 """
 )
 MISTRAL_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "[IMG]")
+    CONTENT.replace("IMAGE", "[IMG]")
     + """{{ bos_token }}
 {%- for m in messages -%}
 {%- if m.role == 'system' -%}{{ '[SYSTEM_PROMPT]' + render(m.content) + '[/SYSTEM_PROMPT]' }}
@@ -85,7 +84,7 @@ MISTRAL_TEMPLATE = (
 """
 )
 KIMI_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>")
+    CONTENT.replace("IMAGE", "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>")
     + """{%- for m in messages -%}
 {{ '<|im_' + m.role + '|>' + m.role + '<|im_middle|>' + render(m.content) + '<|im_end|>' }}
 {%- endfor -%}
@@ -96,7 +95,7 @@ KIMI_TEMPLATE = (
 """
 )
 PADDLEOCR_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>")
+    CONTENT.replace("IMAGE", "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>")
     + """{{ bos_token }}
 {%- for m in messages -%}
 {{ ('Assistant' if m.role == 'assistant' else 'User') + ': ' + render(m.content) + '\n' }}
@@ -105,7 +104,7 @@ PADDLEOCR_TEMPLATE = (
 """
 )
 SMOLVLM_TEMPLATE = (
-    _CONTENT.replace("IMAGE", "<image>")
+    CONTENT.replace("IMAGE", "<image>")
     + """{{ bos_token }}
 {%- for m in messages -%}
 {{ m.role | capitalize + ': ' + render(m.content) + '<end_of_utterance>\n' }}

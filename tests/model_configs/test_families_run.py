@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ import pytest
 from daft import DataType, col
 
 from benchmarks import shrunken
-from daft_vllm import prompt
+from daft_vllm import audio, prompt
 from daft_vllm.model_configs import ModelConfig, known_models
 from daft_vllm.model_configs.resolution import resolve
 from tests.conftest import TINY_ARGS
+from tests.helpers import sound
 
 pytestmark = [pytest.mark.slow, pytest.mark.other_engine]
 TEXT = [
     "deepseek-v3",
+    "deepseek-v4-flash",
     "ernie-4.5-21b-a3b",
     "exaone-4.0-32b",
     "gemma-2-9b",
@@ -53,8 +56,11 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
     "gemma-3n-e2b": shrunken.gemma3n,
     "gemma-4-12b": shrunken.gemma4_unified,
     "gemma-4-e2b": shrunken.gemma4,
+    "deepseek-ocr-2": shrunken.deepseek_ocr2,
+    "glm-ocr": shrunken.glm_ocr,
     "internvl3.5-8b": shrunken.internvl,
     "llama-4-scout": shrunken.llama4,
+    "minicpm-v-4.6": shrunken.minicpm_v46,
     "mistral-small-3.2-24b": shrunken.mistral3,
     "paddleocr-vl-1.6": shrunken.paddleocr_vl,
     "qwen2.5-vl-7b": shrunken.qwen25_vl,
@@ -66,6 +72,7 @@ IMAGES: dict[str, Callable[[str, Path], str]] = {
     "smolvlm2-2.2b": shrunken.smolvlm2,
 }
 
+SOUNDS: dict[str, Callable[[str, Path], str]] = {"qwen3-asr-0.6b": shrunken.qwen3_asr}
 NOT_ON_CPUS = {
     "deepseek-v3.2": "Sparse Attention is not supported on CPU",
     "glm-5.2-fp8": "Sparse Attention is not supported on CPU",
@@ -148,7 +155,7 @@ def shrunk(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
 def answered(config: ModelConfig, folder: str, messages: Any, df: daft.DataFrame) -> list[dict[str, Any]]:
     settings = {name: setting.value for name, setting in resolve(config).items()}
     args = {**settings, **TINY_ARGS, "max_model_len": 1024}
-    if config.config["model_type"].startswith("qwen3_5"):
+    if config.config["model_type"].startswith(("qwen3_5", "minicpmv4_6")):
         args["dtype"] = "bfloat16"  # vLLM's linear attention on CPUs takes no other
     if any(Path(folder).glob("*.safetensors")):
         args["load_format"] = "auto"
@@ -171,7 +178,11 @@ def text_folder(name: str, base: str, folder: Path) -> str:
         return shrunken.kimi_k25(base, folder)
 
     tokenizer = shrunken.qwen_tokenizer(base)
-    AutoConfig.for_model(**shrunk(known_models()[name], len(tokenizer))).save_pretrained(folder)
+    small = shrunk(known_models()[name], len(tokenizer))
+    if small["model_type"] == "deepseek_v4":  # transformers writes other names than those that vLLM reads
+        (folder / "config.json").write_text(json.dumps(small), encoding="utf-8")
+    else:
+        AutoConfig.for_model(**small).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -196,6 +207,16 @@ def test_images(name: str, smollm2: str, tmp_path: Path) -> None:
     answered(config, folder, [col("image"), col("q")], df)
 
 
+@pytest.mark.parametrize("name", SOUNDS)
+def test_sounds(name: str, smollm2: str, tmp_path: Path) -> None:
+    config = known_models()[name]
+    folder = SOUNDS[name](smollm2, tmp_path / "model")
+    df = daft.from_pydict({"id": [0, 1, 2], "sound": [sound(0.3 + 0.4 * i, 200 + 50 * i) for i in range(3)]})
+    rows = answered(config, folder, [audio(col("sound"))], df)
+    tokens = [row["free"]["prompt_tokens"] for row in rows]
+    assert tokens == sorted(set(tokens))  # the longer the sound, the more tokens
+
+
 @pytest.mark.parametrize("name", NOT_ON_CPUS)
 def test_what_vllm_does_not_run_on_cpus(name: str, smollm2: str, tmp_path: Path) -> None:
     folder = text_folder(name, smollm2, tmp_path)
@@ -204,5 +225,5 @@ def test_what_vllm_does_not_run_on_cpus(name: str, smollm2: str, tmp_path: Path)
 
 
 def test_every_architecture_is_run() -> None:
-    run = {known_models()[name].config["model_type"] for name in (*TEXT, *IMAGES, *NOT_ON_CPUS)}
+    run = {known_models()[name].config["model_type"] for name in (*TEXT, *IMAGES, *SOUNDS, *NOT_ON_CPUS)}
     assert {config.config["model_type"] for config in known_models().values()} == run | NOT_SHRUNKEN

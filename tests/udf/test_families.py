@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from benchmarks import shrunken
 from daft_vllm import audio, image, prompt
 from daft_vllm.errors import ModelError
 from tests.conftest import TINY_ARGS
-from tests.helpers import code_of
+from tests.helpers import code_of, sound
 
 pytestmark = pytest.mark.other_engine
 FIXED: dict[str, Any] = {
@@ -41,17 +40,6 @@ def picture(seed: int, height: int, width: int) -> bytes:
     file = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 255, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
     Image.fromarray(pixels).resize((width, height)).save(file, format="PNG")
-    return file.getvalue()
-
-
-def sound(seconds: float, pitch: float) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as written:
-        written.setnchannels(1)
-        written.setsampwidth(2)
-        written.setframerate(16000)
-        times = np.arange(int(16000 * seconds)) / 16000
-        written.writeframes((np.sin(2 * np.pi * pitch * times) * 20000).astype("<i2").tobytes())
     return file.getvalue()
 
 

@@ -192,7 +192,7 @@ def _print_throughput(what: ModelReport, console: Console) -> None:
     for sentence in what.faster:
         console.print(f"by estimate, {sentence}", highlight=False)
     if what.rows:
-        hours = [what.rows / rows / 3600 for rows in (rate.high, rate.low)]
+        hours = rate.hours(what.rows)
         prices = [f"${each * what.dollars_per_hour * what.plan.gpus * what.plan.share:.2f}" for each in hours]
         cost = f", {prices[0]} to {prices[1]}" if what.dollars_per_hour else ""
         console.print(
