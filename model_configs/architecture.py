@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from daft_vllm.model_configs.packed import PackedCache, looked_at, packed_cache
+
 _MINIMAX_SPARSE = "minimax_m3_sparse"
 """What transformers calls MiniMax-M3's layers that look at some blocks of the cache only. All of it is kept."""
 
@@ -67,6 +69,7 @@ class Architecture:
         vocabulary: tokens.
         embeddings: matrices of size vocabulary x hidden_size: 1 where input and output share one, else 2.
         cache: its layers with a cache, by kind.
+        packed: how its layers share blocks. The windows in ``cache`` are then what a token looks at. None: they don't.
         state_bytes: bytes of the fixed-size state that a sequence keeps in layers without a KV cache. 0: there are no
             such layers.
         state_page: bytes that one of those layers keeps, with what its convolution remembers.
@@ -96,6 +99,7 @@ class Architecture:
     takes: tuple[str, ...] = ()
     encoder: Encoder | None = None
     divided: Mapping[str, int] = field(default_factory=dict)
+    packed: PackedCache | None = None
 
 
 def architecture_of(config: Any) -> Architecture:
@@ -126,6 +130,7 @@ def architecture_of(config: Any) -> Architecture:
         takes=media_of_config(config),
         encoder=_encoder(config),
         divided=_divided(text, experts, moe_width),
+        packed=packed_cache(text),
     )
 
 
@@ -138,6 +143,7 @@ def _divided(text: Any, experts: int, expert_size: int) -> dict[str, int]:
         "attention heads": text.num_attention_heads,
         "columns of its MLP": _largest(getattr(text, "intermediate_size", 0)) if dense else 0,
         "columns of an expert": expert_size,
+        "groups of its output projection": getattr(text, "o_groups", 0),
         "key heads of linear attention": getattr(text, "linear_num_key_heads", 0),
         "value heads of linear attention": getattr(text, "linear_num_value_heads", 0),
         "heads of its Mamba layers": mamba,
@@ -196,6 +202,8 @@ def _layer_types(text: Any) -> list[str]:
 
 
 def _cache_layers(text: Any) -> tuple[CacheLayers, ...]:
+    if text.model_type == "deepseek_v4":  # its keys are its values
+        return tuple(CacheLayers(layers, 1, 2 * text.head_dim, window) for layers, window in looked_at(text))
     windows = {
         "sliding_attention": getattr(text, "sliding_window", None),
         "chunked_attention": getattr(text, "attention_chunk_size", None),

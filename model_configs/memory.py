@@ -102,11 +102,13 @@ def weight_bytes(
         return int(parameters * BYTES.get(dtype, 2.0))
     kind = read_quantization({}, quantization) if isinstance(quantization, str) else quantization
     whole = architecture.embeddings * architecture.vocabulary * architecture.hidden_size
+    experts = architecture.layers * architecture.experts * 3 * architecture.hidden_size * architecture.expert_size
     if kind.only_experts:
-        experts = architecture.layers * architecture.experts * 3 * architecture.hidden_size * architecture.expert_size
         whole = max(whole, parameters - experts)
     whole = min(whole, parameters)
-    return int((parameters - whole) * (kind.weight_bytes or 2.0) + whole * 2)
+    size = kind.weight_bytes or 2.0
+    apart = experts * (kind.expert_bytes - size) if kind.expert_bytes is not None else 0
+    return int((parameters - whole) * size + apart + whole * 2)
 
 
 def weights_of(
@@ -155,6 +157,8 @@ def sequence_bytes(
         block_size: tokens of a block.
         batched_tokens: vLLM's ``max_num_batched_tokens``.
     """
+    if architecture.packed is not None:
+        return architecture.packed.sequence_bytes(tokens, batched_tokens)
     total = 0
     for layers, kind in _groups(architecture.cache):
         kept = tokens if kind.window is None else min(tokens, kind.window - 1 + batched_tokens)

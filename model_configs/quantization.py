@@ -22,6 +22,7 @@ _MULTIPLIES_FP8 = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8", "mxfp8")
 _GPT_OSS_MXFP4 = 0.572
 """4 bits, a scale of 8 bits for 32 weights, and vLLM's padding of gpt-oss's 2,880 columns. vLLM logs 13.64 GiB for the
 20b, and for the 120b 64.38 with Triton's kernels and 65.97 with Marlin's (vllm-project/vllm issues 33155 and 23278)."""
+_MXFP4 = 0.5 + 1 / 32
 _ONLY_EXPERTS = ("int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8")
 """vLLM's names for quantizations that leave all layers but the experts as they are (``vllm.config.quantization``)."""
 _TYPES = re.compile(
@@ -84,6 +85,7 @@ class Quantization:
     Args:
         method: the name of the kind, such as ``"compressed-tensors"``.
         weight_bytes: bytes of a quantized weight, with its share of scales. None: nothing says how many.
+        expert_bytes: bytes of an expert's weight, where it has fewer bits than the others. None: it has as many.
         group: how many weights of a row share a scale. None: all of them, or nothing says so.
         block: rows and columns of a block of weights that share a scale. None: there are no blocks.
         only_experts: whether all other layers stay in 16 bits.
@@ -99,6 +101,7 @@ class Quantization:
     only_experts: bool = False
     activations: str | None = None
     from_files: bool = True
+    expert_bytes: float | None = None
 
 
 def quantization_of(config: ModelConfig, engine_args: Mapping[str, Any] | None = None) -> Quantization | None:
@@ -109,7 +112,9 @@ def quantization_of(config: ModelConfig, engine_args: Mapping[str, Any] | None =
     args = engine_args or {}
     saved = quantization_config(config.config)
     if saved is not None:
-        return read_quantization(saved, config.quantization)
+        found = read_quantization(saved, config.quantization)
+        # DeepSeek-V4: vLLM's deepseek_v4/quant_config.py, experts in mxfp4
+        return replace(found, expert_bytes=_MXFP4) if config.config.get("expert_dtype") == "fp4" else found
     if config.quantization is not None:
         return read_quantization({}, config.quantization)
     asked = args.get("quantization")

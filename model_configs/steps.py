@@ -94,6 +94,8 @@ class StepTime:
         weights = plan.weights * plan.gpus
         packed = quantization.weight_bytes if quantization is not None and quantization.weight_bytes else 2.0
         only_experts = quantization is not None and quantization.only_experts
+        if quantization is not None and quantization.expert_bytes is not None:
+            packed = quantization.expert_bytes
         self._expert_bytes = experts * packed
         self._dense_bytes = max(0.0, weights - self._expert_bytes - 2 * architecture.embeddings * self._head)
         self._dense_faster = 1.0 if only_experts else self._faster

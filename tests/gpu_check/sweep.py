@@ -123,6 +123,8 @@ def _folder(config: Any, root: Path, tokenizer: Any) -> Path:
     if config.quantization and quantization_config(config.config) is None:
         made.quantization_config = _QUANTIZATION.get(config.quantization, {"quant_method": config.quantization})
     made.save_pretrained(folder)
+    if made.model_type == "deepseek_v4":  # transformers writes other names than those that vLLM reads
+        (folder / "config.json").write_text(json.dumps(dict(config.config)), encoding="utf-8")
     tokenizer.save_pretrained(folder)
     if made.model_type == "kimi_k25":
         write_kimi_media(folder)

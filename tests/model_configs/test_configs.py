@@ -12,7 +12,7 @@ from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import ModelConfig, config_of, count_parameters, derived_config, known_models
 from daft_vllm.model_configs.cards import card_of, cards
-from daft_vllm.model_configs.memory import plan_memory, sequence_bytes, weight_bytes
+from daft_vllm.model_configs.memory import plan_memory, sequence_bytes, weight_bytes, weights_of
 from daft_vllm.model_configs.resolution import goals, resolve
 
 
@@ -123,6 +123,22 @@ def test_sliding_windows_keep_less() -> None:
     long = sequence_bytes(gemma, 131072, batched_tokens=8192)
     assert long < 0.25 * 70 * 131072 * layer
     assert sequence_bytes(gemma, 131072, batched_tokens=16384) > long
+
+
+def test_layers_that_share_blocks() -> None:
+    """DeepSeek-V4's, as vLLM's own ``_get_packed_kv_cache_groups`` and ``max_memory_usage_pages`` count them."""
+    v4 = known_models()["deepseek-v4-flash"].architecture
+    assert v4.packed is not None
+    assert v4.packed.block_bytes == 1_002_240
+    for tokens, batched, blocks in ((1024, 8192, 424), (65_536, 2048, 1114), (1_048_576, 16_384, 10_778)):
+        for gpus in (1, 8):
+            held = sequence_bytes(v4, tokens, batched_tokens=batched, tensor_parallel=gpus)
+            assert held == blocks * 1_002_240
+
+
+def test_experts_of_fewer_bits_than_the_rest() -> None:
+    """277.0 of DeepSeek-V4-Flash's 284.3 billion weights are experts' in mxfp4; vLLM's recipe asks for 200 GB."""
+    assert 155e9 < weights_of(known_models()["deepseek-v4-flash"]) < 158e9
 
 
 def test_what_fits_where() -> None:
