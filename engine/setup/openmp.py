@@ -63,9 +63,10 @@ def _cpus() -> list[int] | None:
     if {BIND, "VLLM_CPU_SIM_MULTI_NUMA", "CPU_VISIBLE_MEMORY_NODES"} & os.environ.keys():
         return None
     listed = _listed()
-    if listed is None:
+    reserved_cpus = os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or "1"
+    if listed is None or not reserved_cpus.isdecimal():
         return None
-    reserved = int(os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU") or 1)
+    reserved = int(reserved_cpus)
     of_core = {core: cpu for node, cpu, core in listed if node == listed[0][0]}
     chosen = sorted(of_core.values())
     return chosen[:-reserved] if 0 < reserved < len(chosen) else chosen

@@ -262,12 +262,13 @@ def answered(folder: Path) -> Path:
     """Make a store with an answer, as a job that stopped leaves it."""
     from daft_vllm.engine.requests.outcome import Outcome
     from daft_vllm.engine.store.answers import AnswerStore
+    from daft_vllm.engine.store.codec import Record
     from daft_vllm.engine.store.manifest import open_folder
 
     store = folder / "out.csv.answers-store"
     open_folder(store, {"prompt": "another one"})
     answers = AnswerStore(store)
-    answers.append(b"k" * 16, Outcome(text="answer"))
+    answers.append(Record(b"k" * 16, 0, 1, Outcome(text="answer")))
     answers.close()
     return store
 

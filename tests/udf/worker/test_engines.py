@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,8 +23,11 @@ class Stub:
     seen: ClassVar[list[str | None]] = []
     graces: ClassVar[list[float]] = []
 
-    def __init__(self, config: EngineConfig, *, check_chat_template: bool) -> None:
+    def __init__(
+        self, config: EngineConfig, *, variables: Sequence[Mapping[str, str]], check_chat_template: bool
+    ) -> None:
         Stub.seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.variables = variables
         if config.model == "broken":
             raise EngineStartError("out of memory")
         self.is_over = False
@@ -44,7 +47,7 @@ class Stub:
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(engines, "OfflineEngine", Stub)
-    monkeypatch.setattr(engines, "check_fits", lambda config: None)  # it would ask the hub for these models
+    monkeypatch.setattr(engines, "check_fits", lambda config, engines: None)  # it would ask the hub for these models
     monkeypatch.setattr(engines, "_open", {})
     monkeypatch.setattr(Stub, "seen", [])
     monkeypatch.setattr(Stub, "graces", [])
@@ -79,6 +82,20 @@ def test_busy_engines_have_gpus_of_their_own() -> None:
     assert Stub.seen == ["6", "7"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert free_gpus() == []
+
+
+def test_each_of_several_engines_behind_one_queue_has_its_own() -> None:
+    config = EngineConfig("one", gpus=1)
+    engine: Any = engines.shared_engine(config, check_chat_template=False, claim_gpus=True, engines=2)
+    assert Stub.seen == ["6"], "the first one starts with its own mask"
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in engine.variables] == ["6", "7"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "6,7"
+    assert engines.shared_engine(config, check_chat_template=False, engines=2) is engine
+    assert free_gpus() == []
+    engines.close_engines()
+    with pytest.raises(DeviceError, match="0 of the 2 visible here are free"):
+        engines.shared_engine(config, check_chat_template=False, claim_gpus=True, engines=3)
+    assert free_gpus() == ["6", "7"], "those that were claimed before are free again"
 
 
 def test_an_idle_engine_makes_room_for_one_that_wants_both() -> None:
