@@ -68,11 +68,11 @@ def main(
             before = stored(store)
             running = start(store, output)
             started = time.monotonic()
-            # Half of the kills come while it loads, half of them while it answers.
+            # Half of the kills come while it loads, half of them anywhere in what it answers.
             if number % 2:
-                while stored(store) == before and running.poll() is None:
-                    time.sleep(0.05)
-                time.sleep(rng.uniform(0, 4))
+                wanted = before + rng.randrange(1, max(2, 4 * rows // (kills + 1)))
+                while running.poll() is None and stored(store) < min(wanted, rows - 1):
+                    time.sleep(0.2)
             else:
                 time.sleep(rng.uniform(0.5, 20))
             left = _kill(running)
@@ -110,12 +110,12 @@ def _answers(output: Path) -> dict[int, Any]:
 
 
 def _kill(running: subprocess.Popen[bytes]) -> int:
-    """Kill a process and all below it at once. Return how many of them are left two seconds later."""
+    """Kill a process and all below it at once. Return how many of them still run a moment later."""
     left = []
     with contextlib.suppress(psutil.NoSuchProcess):
         left = kill_processes([psutil.Process(running.pid)])
     running.wait()
-    return len(left)
+    return sum(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in left)
 
 
 if __name__ == "__main__":
