@@ -204,6 +204,7 @@ def answers(engine: OfflineEngine, order: list[int], *, alone: bool = False) -> 
     return {i: f"{outcome.text}|{outcome.finish_reason}" for i, outcome in zip(order, outcomes, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.other_engine
 def test_60_rows_have_the_same_bytes_in_every_batch_and_engine(smollm2: str) -> None:
     """The last engine's cache is so small that rows are preempted, computed again, and go on drawing."""
