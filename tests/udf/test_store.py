@@ -31,10 +31,8 @@ WORDS = [f"word {i}" for i in range(40)]
 
 
 def answers(rows: list[Any], store: Path, model: str, **options: Any) -> list[Any]:
-    options = {"max_tokens": 6, "dedupe": False, **options}
-    answer = prompt(
-        col("q"), model=model, gpus=0, use_process=False, engine_args=ENGINE_ARGS, store=str(store), **options
-    )
+    options = {"max_tokens": 6, "dedupe": False, "use_process": False, **options}
+    answer = prompt(col("q"), model=model, gpus=0, engine_args=ENGINE_ARGS, store=str(store), **options)
     df = daft.from_pydict({"id": list(range(len(rows))), "q": rows})
     found = df.select("id", answer.alias("a")).sort("id").to_pydict()
     assert found["id"] == list(range(len(rows)))
