@@ -178,8 +178,7 @@ class Rounds:
             running.look()
             is_time = seconds > early if early is not None else stored(places.store) >= wanted
             if fault.strike is not None and not struck and is_time:
-                fault.strike(running, places, rng)
-                struck = True
+                struck = fault.strike(running, places, rng)
             time.sleep(0.1)
         hung = process.poll() is None
         if hung:
