@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from benchmarks.chaos.account import Answers, Ground, answers_of, differences, twice_in
 from benchmarks.chaos.faults import NOTHING, PREPARATION, Fault, Mode, Places
@@ -178,7 +181,8 @@ class Rounds:
             running.look()
             is_time = seconds > early if early is not None else stored(places.store) >= wanted
             if fault.strike is not None and not struck and is_time:
-                struck = fault.strike(running, places, rng)
+                with contextlib.suppress(psutil.Error, ProcessLookupError):  # it ended a moment ago
+                    struck = fault.strike(running, places, rng)
             time.sleep(0.1)
         hung = process.poll() is None
         if hung:
