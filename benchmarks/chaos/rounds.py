@@ -179,13 +179,17 @@ class Rounds:
         early = rng.uniform(1, 15) if fault.early and rng.random() < 0.25 else None
         wanted = stored(places.store) + rng.randint(1, max(1, self.rows // 5))
         struck = False
-        while process.poll() is None and (seconds := time.monotonic() - started) < MOST_SECONDS:
-            running.look()
-            is_time = seconds > early if early is not None else stored(places.store) >= wanted
-            if fault.strike is not None and not struck and is_time:
-                with contextlib.suppress(psutil.Error, ProcessLookupError):  # it ended a moment ago
-                    struck = fault.strike(running, places, rng)
-            time.sleep(0.1)
+        try:
+            while process.poll() is None and (seconds := time.monotonic() - started) < MOST_SECONDS:
+                running.look()
+                is_time = seconds > early if early is not None else stored(places.store) >= wanted
+                if fault.strike is not None and not struck and is_time:
+                    with contextlib.suppress(psutil.Error, ProcessLookupError):  # it ended a moment ago
+                        struck = fault.strike(running, places, rng)
+                time.sleep(0.1)
+        except BaseException:  # whoever stops the rounds stops the job
+            running.kill()
+            raise
         hung = process.poll() is None
         if hung:
             running.kill()
