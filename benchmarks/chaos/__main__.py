@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Only this fault; may be repeated.")] = None,
 ) -> None:
     """Play rounds of faults, write what happens, and end with 1 if something is not as it has to be."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the job and the folder go with it
     logging.getLogger("daft_vllm").setLevel(logging.ERROR)  # each look at a damaged store would warn of it
     unknown = set(only or ()) - {fault.name for fault in FAULTS}
     if unknown:

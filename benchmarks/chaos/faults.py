@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -50,7 +50,7 @@ class Fault:
         name: its name in the table.
         modes: where the engine runs: in the job's own process, in one that Daft starts, or on Ray.
         expected: what a job may do about it.
-        strike: what happens while rows are answered. None: nothing.
+        strike: what happens while rows are answered. It returns whether it found what it strikes. None: nothing.
         before: what happens before the job starts; it returns what takes it back. None: nothing.
         says: a pattern that the error of a refused job has.
         own_model: whether the job loads ``Places.model``.
@@ -62,7 +62,7 @@ class Fault:
     name: str
     modes: tuple[Mode, ...]
     expected: tuple[Outcome, ...]
-    strike: Callable[[Running, Places, random.Random], None] | None = None
+    strike: Callable[[Running, Places, random.Random], bool] | None = None
     before: Callable[[Places, random.Random], Undo] | None = None
     says: str = ""
     own_model: bool = False
@@ -71,52 +71,62 @@ class Fault:
     stall_timeout: float = 120.0
 
 
-def _kill_core(running: Running, places: Places, rng: random.Random) -> None:
-    for core in running.cores():
-        core.kill()
+def _kill_core(running: Running, places: Places, rng: random.Random) -> bool:
+    return _killed(running.cores())
 
 
-def _kill_worker(running: Running, places: Places, rng: random.Random) -> None:
-    for worker in running.workers():
-        worker.kill()
+def _kill_worker(running: Running, places: Places, rng: random.Random) -> bool:
+    return _killed(running.workers())
 
 
-def _kill_raylet(running: Running, places: Places, rng: random.Random) -> None:
-    for raylet in running.raylets():
-        raylet.kill()
+def _kill_raylet(running: Running, places: Places, rng: random.Random) -> bool:
+    return _killed(running.raylets())
 
 
-def _kill_driver(running: Running, places: Places, rng: random.Random) -> None:
+def _killed(processes: Sequence[psutil.Process]) -> bool:
+    for one in processes:
+        one.kill()
+    return bool(processes)
+
+
+def _kill_driver(running: Running, places: Places, rng: random.Random) -> bool:
     running.process.kill()
+    return True
 
 
-def _kill_all(running: Running, places: Places, rng: random.Random) -> None:
+def _kill_all(running: Running, places: Places, rng: random.Random) -> bool:
     running.kill()
+    return True
 
 
-def _interrupt(running: Running, places: Places, rng: random.Random) -> None:
+def _interrupt(running: Running, places: Places, rng: random.Random) -> bool:
     running.process.send_signal(signal.SIGINT)
+    return True
 
 
-def _stop_core(running: Running, places: Places, rng: random.Random) -> None:
-    for core in running.cores():
+def _stop_core(running: Running, places: Places, rng: random.Random) -> bool:
+    cores = running.cores()
+    for core in cores:
         core.suspend()
+    return bool(cores)
 
 
-def _pause_core(running: Running, places: Places, rng: random.Random) -> None:
+def _pause_core(running: Running, places: Places, rng: random.Random) -> bool:
     cores = running.cores()
     for core in cores:
         core.suspend()
     time.sleep(PAUSE_SECONDS)
     for core in cores:
         core.resume()
+    return bool(cores)
 
 
-def _fill_disk(running: Running, places: Places, rng: random.Random) -> None:
+def _fill_disk(running: Running, places: Places, rng: random.Random) -> bool:
     """Let the file of the store grow by a few bytes more, then fail: a frame is cut off."""
     size = max(path.stat().st_size for path in segments_of(places.store)) + rng.randint(1, 2000)
     for worker in running.workers() or [psutil.Process(running.process.pid)]:
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    return True
 
 
 def _damage_store(places: Places, rng: random.Random) -> Undo:

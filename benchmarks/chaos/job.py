@@ -29,7 +29,9 @@ def table(rows: int) -> dict[str, list[Any]]:
 
     def cell(i: int) -> str | None:
         hostile = HOSTILE[i // 10 % len(HOSTILE)]
-        return f"{hostile}{i}" if hostile else hostile
+        if hostile == "":
+            return "\t" * (i // (10 * len(HOSTILE)))  # equal rows would be answers that are there twice
+        return None if hostile is None else f"{hostile}{i}"
 
     return {"id": list(range(rows)), "q": [cell(i) if i % 10 == 7 else f"Write about {i}." for i in range(rows)]}
 

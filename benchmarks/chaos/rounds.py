@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from benchmarks.chaos.account import Answers, Ground, answers_of, differences, twice_in
 from benchmarks.chaos.faults import NOTHING, PREPARATION, Fault, Mode, Places
@@ -88,13 +91,14 @@ class Rounds:
         if fault.before is not None and not stored(places.store):
             self._run(PREPARATION, "driver", places, rng)
         self._starts += 1
-        before, twice = stored(places.store), twice_in(places.store)
+        before, twice, earlier = stored(places.store), twice_in(places.store), self._ground.now()
         undo = fault.before(places, rng) if fault.before is not None else None
         try:
             ended = self._run(fault, planned.mode, places, rng)
         finally:
             if undo is not None:
                 undo()
+        after = stored(places.store)
         processes = ended.running.left()
         files = self._ground.left()
         code = None if ended.hung else ended.running.process.returncode
@@ -105,11 +109,14 @@ class Rounds:
             outcome, problems = "was done before the fault", []
         if processes:
             problems.append(f"processes are left: {', '.join(name[:60] for name in processes)}")
-        if files and (code == 0 or outcome.startswith("refused")):
-            problems.append(f"files are left: {', '.join(files)}")
+        # Those of an earlier start go when an engine starts, and not every start comes so far.
+        own = [name for name in files if name not in earlier or after > before]
+        if planned.mode in ("ray", "cluster"):  # Ray ends the last actor as a kill does: its engine's folder stays
+            own = own[1:] if own[0:1] and own[0].startswith("daft-vllm-sockets-") else own
+        if own and (code == 0 or outcome.startswith("refused")):
+            problems.append(f"files are left: {', '.join(own)}")
         if code == 0 and self.right:
             problems += differences(answers_of(places.output), self.right)
-        after = stored(places.store)
         self._is_open, self._stored = code != 0, after
         return Record(
             number=planned.number,
@@ -172,13 +179,17 @@ class Rounds:
         early = rng.uniform(1, 15) if fault.early and rng.random() < 0.25 else None
         wanted = stored(places.store) + rng.randint(1, max(1, self.rows // 5))
         struck = False
-        while process.poll() is None and (seconds := time.monotonic() - started) < MOST_SECONDS:
-            running.look()
-            is_time = seconds > early if early is not None else stored(places.store) >= wanted
-            if fault.strike is not None and not struck and is_time:
-                fault.strike(running, places, rng)
-                struck = True
-            time.sleep(0.1)
+        try:
+            while process.poll() is None and (seconds := time.monotonic() - started) < MOST_SECONDS:
+                running.look()
+                is_time = seconds > early if early is not None else stored(places.store) >= wanted
+                if fault.strike is not None and not struck and is_time:
+                    with contextlib.suppress(psutil.Error, ProcessLookupError):  # it ended a moment ago
+                        struck = fault.strike(running, places, rng)
+                time.sleep(0.1)
+        except BaseException:  # whoever stops the rounds stops the job
+            running.kill()
+            raise
         hung = process.poll() is None
         if hung:
             running.kill()

@@ -40,8 +40,9 @@ def leave_quickly(close: Callable[[], None]) -> None:
 def stand_alone() -> None:
     """Let a UDF process of Daft's native runner end with the script that it works for, in the middle of a batch.
 
-    Daft alone would let it finish the batch first. If the script has set ``HANDLES_SIGNALS``, Ctrl-C in a terminal is
-    kept from this process: the script stops the query. Else Ctrl-C ends it, as in a notebook. Safe to call again.
+    Daft alone would let it finish the batch first, or load the model, beside a job that is started again. If the script
+    has set ``HANDLES_SIGNALS``, Ctrl-C in a terminal is kept from this process: the script stops the query. Else Ctrl-C
+    ends it, as in a notebook. Safe to call again.
     """
     if _is_udf_process() and _parents == []:
         _parents.append(os.getppid())
