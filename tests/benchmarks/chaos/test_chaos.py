@@ -28,7 +28,7 @@ from benchmarks.chaos.records import Record, append, markdown, read
 from benchmarks.chaos.rounds import Rounds, last_line, outcome_of
 from daft_vllm.engine import Outcome
 from daft_vllm.engine.store.answers import AnswerStore
-from daft_vllm.engine.store.codec import Record
+from daft_vllm.engine.store.codec import Record as Stored
 
 RECORD = Record(
     *(0, 1, 2, "core killed", "driver", 3, 9, "recovered in place", 0, "", 20.0, 0),
@@ -91,7 +91,7 @@ def fill(store: Path, keys: range) -> None:
     store.mkdir(exist_ok=True)
     answers = AnswerStore(store)
     for key in keys:
-        answers.append(Record(key.to_bytes(16, "big"), 0, 1, Outcome(text=str(key))))
+        answers.append(Stored(key.to_bytes(16, "big"), 0, 1, Outcome(text=str(key))))
     answers.close()
 
 
