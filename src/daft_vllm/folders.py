@@ -11,8 +11,11 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+RUN_PREFIX = "daft-vllm-run-"
+"""How the names of the folders begin in which the workers of a job keep their counters."""
 _LONGEST_SOCKET = 107
 """Bytes of a socket's path on Linux (``sun_path``, without the null at its end)."""
 
@@ -94,6 +97,22 @@ def _remove_shared_memory(folder: str) -> None:
             with contextlib.suppress(OSError):
                 if path.lstat().st_uid == os.geteuid():
                     path.unlink()
+
+
+@contextlib.contextmanager
+def held_folder(prefix: str) -> Iterator[str]:
+    """Make a new folder that only this user can use, and remove it at the end of the ``with`` block.
+
+    If the process is killed, the next one that makes a folder with this prefix removes it, once it is a minute old.
+    """
+    remove_unheld(Path(tempfile.gettempdir()), prefix, _NEW_SECONDS)
+    folder = tempfile.mkdtemp(prefix=prefix)
+    lock = hold_folder(folder)
+    try:
+        yield folder
+    finally:
+        os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)  # a worker that is late may still write
 
 
 def passing_folder(prefix: str, room: int) -> str:

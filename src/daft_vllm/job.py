@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import operator
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from daft import DataFrame, col, lit
 from daft.functions import when
 
 from daft_vllm.errors import EngineDiedError, OptionError, suggest
+from daft_vllm.folders import RUN_PREFIX, held_folder
 from daft_vllm.tables.writing import Written, output_of
 from daft_vllm.udf.columns.parts import Messages, image
 from daft_vllm.udf.columns.template import parse_template, template, text_of
@@ -165,7 +165,9 @@ def with_row_key(options: PromptOptions, df: DataFrame, key: str | None) -> Prom
     if key not in names:
         raise OptionError(f"--key {key!r} is not a column.{suggest(key, names)} Columns: {', '.join(names)}.")
     if options.store is None:
-        raise OptionError("--key names the rows of a store: pass --store FOLDER too, or leave it out.")
+        raise OptionError(
+            "--key names the rows of a store, and this job has none: pass --store FOLDER too, or leave it out."
+        )
     return replace(options, row_key=col(key))
 
 
@@ -223,10 +225,7 @@ def run_job(
     sink: Sink = output_of(output, overwrite=overwrite) if isinstance(output, str) else output
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        # A worker that is late may still write while the folder is removed.
-        counted = folder or stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="daft-vllm-", ignore_cleanup_errors=True)
-        )
+        counted = folder or stack.enter_context(held_folder(RUN_PREFIX))
         stack.enter_context(watching(lambda: read_progress(counted), watch))
         whole = "__daft_vllm__"
         expression = prompt_expression(messages, replace(options, details=True, progress_folder=counted))

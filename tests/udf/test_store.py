@@ -408,5 +408,5 @@ def test_the_command_repairs_rows_that_failed(
     monkeypatch.setenv("COLUMNS", "200")
     for wrong, said in (("nam", "is not a column. Did you mean 'name'"), ("name", "pass --store FOLDER too")):
         without = [one for one in run if one not in ("--store", "s", "--key", "name")]
-        done = CliRunner().invoke(app, [*without, "--overwrite", "--key", wrong])
+        done = CliRunner().invoke(app, [*without, "--overwrite", "--no-store", "--key", wrong])
         assert said in " ".join(done.output.split())

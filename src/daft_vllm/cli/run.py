@@ -123,7 +123,6 @@ def run(
             }
             options = PromptOptions.of(options_of(given, **more))
             df = table.df
-            options = with_row_key(options, df, key)
             check_resume(None if preview is not None else output, options.store, keep=not no_store, resume=resume)
             sink: Any = Screen(column, error_column)
             if preview is None and output is not None:
@@ -134,6 +133,7 @@ def run(
                     sink = replace(sink, before_placing=store.note_complete)
                     signals.last_words, signals.keeps_answers = store.left, True
                 signals.cleaners.append(sink.release)
+            options = with_row_key(options, df, key)
             if shared_first:
                 with explained(input):
                     plan = put_shared_first(df, prompt)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -17,7 +15,7 @@ import psutil
 from daft_vllm.cli.terminal import console
 from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.setup.log import log_file
-from daft_vllm.folders import remove_passing_folders
+from daft_vllm.folders import RUN_PREFIX, held_folder, remove_passing_folders
 from daft_vllm.udf.worker.leaving import HANDLES_SIGNALS
 
 DRAIN_SECONDS = {signal.SIGINT: 10.0, signal.SIGTERM: 15.0, signal.SIGHUP: 15.0}
@@ -41,7 +39,8 @@ class SignalHandler:
     """
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="daft-vllm-")
+        self._held = contextlib.ExitStack()
+        self.folder = self._held.enter_context(held_folder(RUN_PREFIX))
         self.keeps_answers = False
         self.cleaners: list[Callable[[], object]] = []
         self.last_words: Callable[[], str] = lambda: ""
@@ -69,7 +68,7 @@ class SignalHandler:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.environ.pop(HANDLES_SIGNALS, None)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._held.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         first = self._number is None
@@ -112,7 +111,7 @@ class SignalHandler:
     def _remove_files(self) -> None:
         from multiprocessing import util
 
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._held.close()
         remove_passing_folders()
         log_file().remove()
         util._run_finalizers(0)  # type: ignore[attr-defined]  # they remove sockets of Daft's processes
