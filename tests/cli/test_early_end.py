@@ -339,3 +339,17 @@ def test_a_store_that_cannot_be_made_is_said_with_what_to_do(tmp_path: Path) -> 
     assert "can't be made" in said(result)
     assert "Pass --store FOLDER to keep answers elsewhere, or --no-store to keep none." in said(result)
     assert (tmp_path / "out.csv.answers-store").read_text() == "a file of the user's"
+
+
+def test_a_deadline_keeps_the_store_for_the_rows_that_it_cut_off(tmp_path: Path, smollm2: str) -> None:
+    """It has come already here, so no model is loaded."""
+    (tmp_path / "t.csv").write_text("text\none\ntwo\n")
+    command = ["run", "--input", str(tmp_path / "t.csv"), "--prompt", "{text}", "--output", str(tmp_path / "out.csv")]
+    command += ["--model", smollm2, "--gpus", "0", "--deadline", "2020-01-01T00:00"]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out.csv").read_text().count("deadline: the deadline, 2020-01-01") == 2
+    assert "--overwrite --resume answers the other rows" in said(done)
+    assert (tmp_path / "out.csv.answers-store" / "job.json").exists()
+    again = CliRunner().invoke(app, [*command, "--overwrite", "--resume"], env={"COLUMNS": "200"})
+    assert again.exit_code == 0, again.output

@@ -50,11 +50,13 @@ class Store:
 
     def keep(self) -> str:
         """Keep an own store, because the deadline came before some rows were answered. Return what a user does then."""
-        if not self.is_own:
-            return "The same command answers the other rows."
-        with contextlib.suppress(OSError):
+        again = "--overwrite" if not self.is_own else "--overwrite --resume"
+        kept = counted(count_answers(self.folder), "answer is kept", "answers are kept")
+        with contextlib.suppress(OSError):  # the output is not what the job is for
             (self.folder / _COMPLETE).unlink(missing_ok=True)
-        return f"The answers are kept in {self.folder}: the same command with --overwrite --resume answers the others."
+        return (
+            f"The deadline came first. {kept} in {self.folder}: the same command with {again} answers the other rows."
+        )
 
     def finish(self) -> None:
         """Remove an own store, because the output is complete."""
