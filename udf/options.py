@@ -139,7 +139,7 @@ class PromptOptions:
         "When to stop: '2026-12-01T06:00'. Rows without an answer then get an error.",
         "a time, '2026-12-01T06:00'",
     )
-    store: str | None = _option(None, "A folder that keeps each answer at once: the job goes on there if run again.")
+    store: str | None = _option(None, "A folder or URL that keeps each answer: the job goes on there if run again.")
     store_changed: bool = _option(False, "Use the store, although something else is asked than before.")
     store_retry: Mapping[str, Any] | None = _option(
         None, "Sampling options with which rows that failed before are asked again.", "a dict of sampling options"

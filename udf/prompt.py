@@ -200,10 +200,11 @@ def prompt(
         deadline: a ``datetime``, or a text such as ``"2026-12-01T06:00"``; without a zone it is a local time. Rows that
             have no answer then get the error ``deadline``, within a second, and the query ends. With ``store`` the
             same query computes them later. Default: none.
-        store: a folder that all workers reach. Each answer is written to it before it is handed on. If the query ends
-            early, whatever the reason, the same query with the same store computes only the rows that have no answer
-            there; sampled rows get the answers that they got. If all have one, the model isn't even loaded. A file or
-            URL in a row is known by its name, not by its content. Default: none.
+        store: a folder that all workers reach, or a URL of an object store (``s3://``, ``gs://``, ``abfs://``), whose
+            credentials are those of each process's environment. Each answer is written to it before it is handed on. If
+            the query ends early, whatever the reason, the same query with the same store computes only the rows that
+            have no answer there; sampled rows get the answers that they got. If all have one, the model isn't even
+            loaded. A file or URL in a row is known by its name, not by its content. Default: none.
         store_changed: use the store although the model, the prompt, the format or an option differs from what was asked
             before. Rows that ask something else are computed, and equal ones are not. Default False: it is refused.
         store_retry: sampling options, ``{"max_tokens": 2048}`` for example, with which rows are asked again that failed

@@ -10,11 +10,15 @@ from pathlib import Path
 
 from daft_vllm.engine.store.codec import Record, batch_of
 from daft_vllm.engine.store.index import Found, Index
+from daft_vllm.engine.store.remote import COPY_PREFIX, ObjectWriter, RemoteStore, is_url
 from daft_vllm.engine.store.segments import SegmentWriter
 from daft_vllm.errors import StoreError
+from daft_vllm.folders import held_folder
 
 _SECONDS = 0.25
 """How long an answer waits for others before it is written. One write then serves all of them."""
+_REMOTE_SECONDS = 2.0
+"""The same for a store under a URL, where each write is an object."""
 _ROWS = 1024
 """How many answers are written at once at most."""
 
@@ -23,18 +27,27 @@ class AnswerStore:
     """The answers of a job, in a folder. Any number of processes may use the folder, and any number of threads this.
 
     Args:
-        folder: an existing folder.
+        place: an existing folder; or a URL, see ``remote.py``.
 
     Raises:
         StoreError: it can't be read, or another version of daft-vllm has written it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, place: str | Path) -> None:
+        self.place = str(place)
+        self._copy = contextlib.ExitStack()  # the copy of a store under a URL, as long as this is open
+        folder = Path(place)
+        self._writer: SegmentWriter | ObjectWriter = SegmentWriter(folder)
+        self._seconds = _SECONDS
+        if is_url(self.place):
+            remote = RemoteStore(self.place)
+            folder = Path(self._copy.enter_context(held_folder(COPY_PREFIX)))
+            remote.copy_to(folder)
+            self._writer, self._seconds = ObjectWriter(remote), _REMOTE_SECONDS
         try:
             self._index = Index(folder)
         except (OSError, ValueError) as e:
-            raise StoreError(f"the store {folder} can't be read: {e}") from e
+            raise StoreError(f"the store {self.place} can't be read: {e}") from e
         self._reading = threading.Lock()
         self._lock = threading.Condition()
         self._records: list[Record] = []
@@ -43,7 +56,6 @@ class AnswerStore:
         self._error: Exception | None = None
         self._is_closed = False
         self._waiting = 0  # callers of ``flush``
-        self._writer = SegmentWriter(folder)
         self._thread = threading.Thread(target=self._write_all, name="daft-vllm-store", daemon=True)
         self._thread.start()
 
@@ -62,7 +74,7 @@ class AnswerStore:
             try:
                 return self._index.find(keys, again)
             except OSError as e:
-                raise StoreError(f"the store {self.folder} can't be read any more: {e}") from e
+                raise StoreError(f"the store {self.place} can't be read any more: {e}") from e
 
     def append(self, record: Record) -> None:
         """Keep a record, to be written soon; ``flush`` waits until it is. It doesn't block."""
@@ -88,7 +100,7 @@ class AnswerStore:
             if self._written < upto:
                 why = self._error or "the store is closed"
                 raise StoreError(
-                    f"answers can't be written to the store {self.folder}: {why}. The {self._written} answers that "
+                    f"answers can't be written to the store {self.place}: {why}. The {self._written} answers that "
                     "this process has written are kept: mend that, and run the job again to go on."
                 )
 
@@ -98,6 +110,7 @@ class AnswerStore:
             self._is_closed = True
             self._lock.notify_all()
         self._thread.join()
+        self._copy.close()
 
     def _write_all(self) -> None:
         while True:
@@ -107,7 +120,7 @@ class AnswerStore:
                 if not self._records:
                     self._writer.close()
                     return
-                deadline = time.monotonic() + _SECONDS
+                deadline = time.monotonic() + self._seconds
                 while len(self._records) < _ROWS and not (self._is_closed or self._waiting):
                     left = deadline - time.monotonic()
                     if left <= 0:

@@ -23,18 +23,20 @@ _READ = (1, 2)
 """Formats that are read. Format 1 becomes format 2 when a job goes on: its new answers are in files of format 2."""
 
 
-def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False) -> None:
+def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False, called: str | None = None) -> None:
     """Make the folder of a store, and note what is asked; or compare it with what was asked before.
 
     Args:
         folder: the folder.
         asked: everything that answers depend on besides the table, by name, as text.
         changed: note what is asked now in place of what was asked before. Answers to equal requests are then used.
+        called: what messages call it. None: its path.
 
     Raises:
         StoreError: the folder can't be made or read, holds something else, or was made by a job that asked something
             else. The message says what differs.
     """
+    name = called or str(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _read(folder)
@@ -42,21 +44,19 @@ def open_folder(folder: Path, asked: Mapping[str, str], *, changed: bool = False
         others = [path for path in folder.iterdir() if path.name not in names and not path.name.startswith(".")]
         answers = [path for path in others if path.suffix == SUFFIX]
         if before is None and len(answers) < len(others):
-            raise StoreError(f"{folder} holds other files: name a new or an empty folder as store.")
+            raise StoreError(f"{name} holds other files: name a new or an empty folder as store.")
         if before is None or not answers or (changed and before.asked != dict(asked)):
             _write(folder, NAME, {"format": _FORMAT, "asked": dict(asked)})
             return
-        differing = [
-            _difference(name, before.asked.get(name), asked.get(name)) for name in sorted({*before.asked, *asked})
-        ]
+        differing = [_difference(one, before.asked.get(one), asked.get(one)) for one in sorted({*before.asked, *asked})]
         differing = [one for one in differing if one]
         if not differing and before.format < _FORMAT:
             _write(folder, NAME, {"format": _FORMAT, "asked": dict(asked)})
     except OSError as e:
-        raise StoreError(f"the store {folder} can't be made: {e}") from e
+        raise StoreError(f"the store {name} can't be made: {e}") from e
     if differing:
         raise StoreError(
-            f"the store {folder} has the answers of a job that asked something else: {'; '.join(differing)}. Name "
+            f"the store {name} has the answers of a job that asked something else: {'; '.join(differing)}. Name "
             "another folder, or delete this one, to compute all rows. With store_changed=True the rows that now ask "
             "something else are computed, and the answers of the others are used."
         )

@@ -144,8 +144,7 @@ class SegmentWriter:
             OSError: it can't be written. What was written before is safe; the file is given up, and the next batch
                 begins another one.
         """
-        payload = batch.serialize().to_pybytes()
-        frame = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
+        frame = frame_of(batch)
         if self._file is None or self._size > _LARGEST:
             self._begin()
         assert self._file is not None
@@ -182,6 +181,12 @@ class SegmentWriter:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def frame_of(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as a frame of a file."""
+    payload = batch.serialize().to_pybytes()
+    return bytes(_HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload)
 
 
 def segments_of(folder: Path) -> list[Path]:

@@ -153,12 +153,25 @@ def test_conversations_formats_and_retries_are_stored_too(
     assert asked == rows
 
 
+def test_a_store_under_a_url(engine: object, smollm2: str, tmp_path: Path, asked: list[int]) -> None:
+    url: Any = f"file://{tmp_path}/s"
+    first = answers(WORDS[:12], url, smollm2)
+    assert answers(WORDS[:16], url, smollm2)[:12] == first
+    assert asked == [12, 4]
+    shown = CliRunner().invoke(app, ["show", url, "--json"])
+    assert json.loads(shown.output)["counters"]["rows"] == 16
+    page = CliRunner().invoke(app, ["report", url, "--output", str(tmp_path / "page.html")])
+    assert page.exit_code == 0, page.output
+    refused = CliRunner().invoke(app, ["retry", url, "--max-tokens", "9"], env={"COLUMNS": "200"})
+    assert "not kept in a store under a URL" in " ".join(refused.output.split())
+
+
 def test_folders_that_cannot_be_a_store(tmp_path: Path, smollm2: str) -> None:
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(StoreError, match="holds other files"):
         prompt(col("q"), model=smollm2, store=str(tmp_path))
-    with pytest.raises(OptionError, match="a folder that all workers reach"):
-        prompt(col("q"), model=smollm2, store="s3://bucket/store")
+    with pytest.raises(StoreError, match="the store nowhere://bucket/store can't be reached"):
+        prompt(col("q"), model=smollm2, store="nowhere://bucket/store")
     with pytest.raises(StoreError, match="can't be made"):
         prompt(col("q"), model=smollm2, store=str(tmp_path / "mine.txt" / "s"))
 

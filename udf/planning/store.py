@@ -12,7 +12,7 @@ import daft
 from daft_vllm.engine.store.identity import engine_identity, shown_identity
 from daft_vllm.engine.store.keys import identity_digest
 from daft_vllm.engine.store.manifest import open_folder
-from daft_vllm.errors import OptionError
+from daft_vllm.engine.store.remote import is_url, open_remote
 from daft_vllm.model_configs import resolve_model
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.worker.spec import PromptSpec
@@ -28,14 +28,11 @@ def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft
         messages: the columns of the messages.
 
     Raises:
-        OptionError: the store isn't a folder of this machine.
-        StoreError: it has the answers of a job that asked something else, or can't be made.
+        StoreError: it has the answers of a job that asked something else, or can't be made or reached.
     """
     if options.store is None:
         return spec
-    if "://" in options.store:
-        raise OptionError(f"store is a folder that all workers reach, got {options.store!r}: URLs are not supported.")
-    folder = Path(options.store).expanduser().resolve()
+    place = options.store if is_url(options.store) else str(Path(options.store).expanduser().resolve())
     engine = engine_identity(replace(spec.engine, model=resolve_model(spec.engine.model)))
     asked = {
         "prompt": ", ".join(map(_shown, messages)),
@@ -52,8 +49,11 @@ def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft
         "row_key": None if options.row_key is None else _shown(options.row_key),
     }
     given = shown_identity({**engine, **{name: value for name, value in asked.items() if value is not None}})
-    open_folder(folder, given, changed=options.store_changed)
-    return replace(spec, store=StoreSpec(str(folder), identity_digest(engine)))
+    if is_url(place):
+        open_remote(place, given, changed=options.store_changed)
+    else:
+        open_folder(Path(place), given, changed=options.store_changed)
+    return replace(spec, store=StoreSpec(place, identity_digest(engine)))
 
 
 def _shown(column: daft.Expression) -> str:

@@ -8,7 +8,6 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from daft_vllm.engine import Outcome, Request
@@ -31,11 +30,11 @@ class StoreSpec:
     """Where a query's answers are kept. Picklable.
 
     Args:
-        folder: an existing folder that all workers reach.
+        place: an existing folder that all workers reach, or a URL.
         engine: what stands for the model and the engine's settings, from ``identity_digest``.
     """
 
-    folder: str
+    place: str
     engine: bytes
 
 
@@ -51,7 +50,7 @@ class StoredAnswers:
 
     def __init__(self, spec: StoreSpec) -> None:
         self.engine = spec.engine
-        self.store = AnswerStore(Path(spec.folder))
+        self.store = AnswerStore(spec.place)
         weakref.finalize(self, self.store.close)  # its thread and its file end with the query
         _open.add(self)
 

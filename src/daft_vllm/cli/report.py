@@ -12,7 +12,7 @@ from daft_vllm.cli.terminal import console, fail
 
 
 def report(
-    store: Annotated[Path, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE)],
     output: Annotated[Path, typer.Option(help="The page: a file whose name ends in .html.")],
     dollars_per_hour: Annotated[
         float, typer.Option(min=0, help="Price of all GPUs of the job together: shows what it cost.")
@@ -23,6 +23,7 @@ def report(
 
     It has no scripts and loads nothing. It shows some prompts and answers.
     """
+    from daft_vllm.engine.store.remote import local_copy
     from daft_vllm.errors import DaftVLLMError, OptionError
     from daft_vllm.stores.page import page_of
     from daft_vllm.stores.rows import figures_of
@@ -32,7 +33,8 @@ def report(
             raise OptionError(f"--output {output} is no name of a page: end it in .html.")
         if output.exists() and not overwrite:
             raise OptionError(f"{output} exists already: choose another name, or pass --overwrite.")
-        text = page_of(store.name, figures_of(store), dollars_per_hour=dollars_per_hour)
+        with local_copy(store) as folder:
+            text = page_of(Path(store).name, figures_of(folder), dollars_per_hour=dollars_per_hour)
         part = output.with_name(f".{output.name}.part")
         try:
             part.write_text(text, encoding="utf-8", errors="replace")

@@ -35,15 +35,18 @@ def remember(context: typer.Context, store: str | None) -> None:
     if store is None or arguments is None or _is_retry.get() or "--store-retry" in arguments:
         return
     from daft_vllm.engine.store.manifest import Command, write_command
+    from daft_vllm.engine.store.remote import is_url
     from daft_vllm.secrets import without_secrets
 
+    if is_url(store):  # others may read it
+        return
     kept = [one if without_secrets(one) == one else _HIDDEN for one in arguments if one not in _FOR_ONE_RUN]
     write_command(Path(store).expanduser(), Command(str(Path.cwd()), kept))
 
 
 def retry(
     context: typer.Context,
-    store: Annotated[Path, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE)],
     given: Mapping[str, Any],
     retries: Annotated[
         int | None, typer.Option(min=0, help="How often to ask again for a row that fails again.")
@@ -68,17 +71,24 @@ def retry(
         raise typer.Exit(code)
 
 
-def _command_of(store: Path, changed: Mapping[str, Any], retries: int | None) -> Command:
+def _command_of(store: str, changed: Mapping[str, Any], retries: int | None) -> Command:
     from daft_vllm.engine.store.manifest import Command, asked_of, read_command
+    from daft_vllm.engine.store.remote import is_url
     from daft_vllm.errors import OptionError, StoreError
     from daft_vllm.udf.options import PromptOptions
 
     if not changed and retries is None:
         raise OptionError("say what changes for the rows that failed: --max-tokens 2048, for example, or --retries 2.")
     if changed:
-        PromptOptions(store=str(store), thinking=True, store_retry=dict(changed))  # which checks them
-    asked_of(store)
-    command = read_command(store)
+        PromptOptions(store=store, thinking=True, store_retry=dict(changed))  # which checks them
+    if is_url(store):
+        raise OptionError(
+            f"the command of a job is not kept in a store under a URL, such as {store}: run the command again, with "
+            "--overwrite and --store-retry."
+        )
+    folder = Path(store).expanduser()
+    asked_of(folder)
+    command = read_command(folder)
     if command is None:
         raise StoreError(
             f"no command wrote the store {store}. If a query in Python did, run it again with store_retry, for example "
@@ -94,7 +104,7 @@ def _command_of(store: Path, changed: Mapping[str, Any], retries: int | None) ->
         more += ["--store-retry", json.dumps(changed)]
     if retries is not None:
         more += ["--retries", str(retries)]
-    return Command(command.folder, [*command.arguments, "--store", str(store.expanduser().resolve()), *more])
+    return Command(command.folder, [*command.arguments, "--store", str(folder.resolve()), *more])
 
 
 @contextlib.contextmanager

@@ -129,7 +129,7 @@ def run(
                 sink = _claimed(output, stack, overwrite=overwrite, resume=resume)
                 store = store_of(sink, options.store, keep=not no_store, resume=resume, overwrite=overwrite)
                 if store is not None:
-                    options = replace(options, store=str(store.folder))
+                    options = replace(options, store=store.place)
                     sink = replace(sink, before_placing=store.note_complete)
                     signals.last_words, signals.keeps_answers = store.left, True
                 signals.cleaners.append(sink.release)

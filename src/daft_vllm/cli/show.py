@@ -18,11 +18,11 @@ _ON_SCREEN = 20
 """Rows that are shown if nobody says how many."""
 _CELL = 200
 """Characters of a text that are shown in the terminal."""
-STORE = "The folder that keeps the answers: --store of daft-vllm run, store= in Python."
+STORE = "The folder or URL that keeps the answers: --store of daft-vllm run, store= in Python."
 
 
 def show(
-    store: Annotated[Path, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE)],
     failed: Annotated[bool, typer.Option("--failed", help="Only rows that failed.")] = False,
     errors: Annotated[
         list[str] | None, typer.Option(help="Only rows with this error code. May be repeated.", metavar="CODE")
@@ -43,24 +43,13 @@ def show(
         quiet()
         codes = errors or []
         _check(codes, output, as_json=as_json)
-        if output is not None:
-            _write(store, output, limit, failed=failed, codes=codes, overwrite=overwrite)
-            return
-        from daft_vllm.stores.rows import figures_of, rows_of
+        from daft_vllm.engine.store.remote import local_copy
 
-        rows: list[dict[str, Any]] = []
-        most = _ON_SCREEN if limit is None else limit
-        figures = figures_of(store)
-        for batch in rows_of(store, failed=failed, codes=codes) if most else ():
-            rows += batch.slice(0, most - len(rows)).to_pylist()
-            if len(rows) == most:
-                break
-        if as_json:
-            typer.echo(
-                json.dumps({"counters": _counters(figures), "asked": figures.asked, "rows": [*map(_json, rows)]})
-            )
-            return
-        _print(store, figures, rows, only=failed or bool(codes))
+        with local_copy(store) as folder:
+            if output is not None:
+                _write(store, folder, output, limit, failed=failed, codes=codes, overwrite=overwrite)
+            else:
+                _show(store, folder, limit, failed=failed, codes=codes, as_json=as_json)
     except DaftVLLMError as e:
         fail(str(e))
     except Exception as e:
@@ -84,14 +73,32 @@ def _check(codes: list[str], output: str | None, *, as_json: bool) -> None:
         raise OptionError("--json and --output exclude each other: pass one of them.")
 
 
-def _write(store: Path, output: str, limit: int | None, *, failed: bool, codes: list[str], overwrite: bool) -> None:
+def _show(store: str, folder: Path, limit: int | None, *, failed: bool, codes: list[str], as_json: bool) -> None:
+    from daft_vllm.stores.rows import figures_of, rows_of
+
+    rows: list[dict[str, Any]] = []
+    most = _ON_SCREEN if limit is None else limit
+    figures = figures_of(folder)
+    for batch in rows_of(folder, failed=failed, codes=codes) if most else ():
+        rows += batch.slice(0, most - len(rows)).to_pylist()
+        if len(rows) == most:
+            break
+    if as_json:
+        typer.echo(json.dumps({"counters": _counters(figures), "asked": figures.asked, "rows": [*map(_json, rows)]}))
+    else:
+        _print(store, figures, rows, only=failed or bool(codes))
+
+
+def _write(
+    store: str, folder: Path, output: str, limit: int | None, *, failed: bool, codes: list[str], overwrite: bool
+) -> None:
     import daft
 
     from daft_vllm.stores.rows import rows_of, table_of
     from daft_vllm.tables.writing import output_of
     from daft_vllm.wording import counted
 
-    table = table_of(rows_of(store, failed=failed, codes=codes))
+    table = table_of(rows_of(folder, failed=failed, codes=codes))
     written = output_of(output, overwrite=overwrite).write(daft.from_arrow(table if limit is None else table[:limit]))
     console.print(f"{counted(written.rows, 'row')} of {store} in {output}", highlight=False, markup=False)
 
@@ -123,7 +130,7 @@ def _json(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _print(store: Path, figures: Figures, rows: list[dict[str, Any]], *, only: bool) -> None:
+def _print(store: str, figures: Figures, rows: list[dict[str, Any]], *, only: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text

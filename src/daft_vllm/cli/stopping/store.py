@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from daft_vllm.engine.store.remote import is_url
 from daft_vllm.engine.store.removal import count_answers, remove_store
 from daft_vllm.errors import OptionError, StoreError
 from daft_vllm.tables.placing import DONE
@@ -24,21 +25,28 @@ class Store:
     """Where a job keeps its answers.
 
     Attributes:
-        folder: the folder.
+        place: the folder, or a URL.
         is_own: whether the command made it beside the output, and removes it at the end. Else the user named it.
     """
 
-    folder: Path
+    place: str
     is_own: bool
+
+    @property
+    def folder(self) -> Path:
+        """The folder, if it is no URL."""
+        return Path(self.place)
 
     def left(self) -> str:
         """Return what a user does after the job ended early, or an empty text. An own store without answers goes."""
+        if is_url(self.place):  # to count them, it would have to be copied
+            return f"What was answered is kept in {self.place}: the same command goes on."
         with contextlib.suppress(StoreError):
             answers = count_answers(self.folder)
             if answers:
                 again = "the same command with --resume goes on" if self.is_own else "the same command goes on"
                 kept = counted(answers, "answer is kept", "answers are kept")
-                return f"{kept} in {self.folder}: {again}."
+                return f"{kept} in {self.place}: {again}."
             if self.is_own:
                 remove_store(self.folder)
         return ""
@@ -51,12 +59,12 @@ class Store:
     def keep(self) -> str:
         """Keep an own store, because the deadline came before some rows were answered. Return what a user does then."""
         again = "--overwrite" if not self.is_own else "--overwrite --resume"
+        if is_url(self.place):
+            return f"The deadline came first. The same command with {again} answers the other rows."
         kept = counted(count_answers(self.folder), "answer is kept", "answers are kept")
         with contextlib.suppress(OSError):  # the output is not what the job is for
             (self.folder / _COMPLETE).unlink(missing_ok=True)
-        return (
-            f"The deadline came first. {kept} in {self.folder}: the same command with {again} answers the other rows."
-        )
+        return f"The deadline came first. {kept} in {self.place}: the same command with {again} answers the other rows."
 
     def finish(self) -> None:
         """Remove an own store, because the output is complete."""
@@ -80,7 +88,7 @@ def check_resume(place: str | None, named: str | None, *, keep: bool, resume: bo
     if resume and named is None and ("://" in str(place) or not _is_local()):
         raise OptionError(
             "--resume goes on from a store. Jobs on Ray, and those that write to a URL, have one only if it is named: "
-            "pass --store FOLDER, a folder that all machines reach."
+            "pass --store FOLDER, a folder that all machines reach, or a URL."
         )
 
 
@@ -101,10 +109,10 @@ def store_of(
         StoreError: what is there can't be read or removed.
     """
     if named is not None:
-        return Store(Path(named).expanduser(), is_own=False)
+        return Store(named if is_url(named) else str(Path(named).expanduser()), is_own=False)
     if output.target is None or not _is_local():
         return None
-    own = Store(own_store(output.target), is_own=True)
+    own = Store(str(own_store(output.target)), is_own=True)
     answers = count_answers(own.folder)
     if answers and not resume:
         if not overwrite:
