@@ -174,6 +174,9 @@ def test_folders_that_cannot_be_a_store(tmp_path: Path, smollm2: str) -> None:
         prompt(col("q"), model=smollm2, store="nowhere://bucket/store")
     with pytest.raises(StoreError, match="can't be made"):
         prompt(col("q"), model=smollm2, store=str(tmp_path / "mine.txt" / "s"))
+    with pytest.raises(OptionError, match="a URL without keys") as caught:
+        prompt(col("q"), model=smollm2, store="s3://AKIAABCDEFGHIJKLMNOP:secretsecretsecretsecret@bucket/store")
+    assert "secretsecret" not in str(caught.value)
 
 
 SCRIPT = """

@@ -13,7 +13,9 @@ from daft_vllm.engine.store.identity import engine_identity, shown_identity
 from daft_vllm.engine.store.keys import identity_digest
 from daft_vllm.engine.store.manifest import open_folder
 from daft_vllm.engine.store.remote import is_url, open_remote
+from daft_vllm.errors import OptionError
 from daft_vllm.model_configs import resolve_model
+from daft_vllm.secrets import has_secrets
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.worker.spec import PromptSpec
 from daft_vllm.udf.worker.stored import StoreSpec
@@ -28,10 +30,15 @@ def with_store(spec: PromptSpec, options: PromptOptions, messages: Sequence[daft
         messages: the columns of the messages.
 
     Raises:
+        OptionError: it is a URL with a secret.
         StoreError: it has the answers of a job that asked something else, or can't be made or reached.
     """
     if options.store is None:
         return spec
+    if has_secrets(options.store):
+        raise OptionError(
+            "store is a URL without keys: put them into the environment of each process (AWS_ACCESS_KEY_ID and so on)."
+        )
     place = options.store if is_url(options.store) else str(Path(options.store).expanduser().resolve())
     engine = engine_identity(replace(spec.engine, model=resolve_model(spec.engine.model)))
     asked = {
