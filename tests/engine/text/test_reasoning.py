@@ -19,6 +19,7 @@ HARMONY = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|return|>")
 MARKS = {
     "deepseek_r1": THINK,
     "deepseek_v3": THINK,
+    "deepseek_v4": THINK,
     "gemma4": ("<|channel>", "<channel|>"),
     "glm45": THINK,
     "hunyuan_a13b": ("<think>\n", "\n</think>\n<answer>\n"),

@@ -75,7 +75,7 @@ class _Told:
     def __init__(self, answers: list[str]) -> None:
         self._answers = iter(answers)
 
-    def submit(self, requests: list[Request], *, dedupe: bool, each: object) -> Future[list[Outcome]]:
+    def submit(self, requests: list[Request], *, dedupe: bool, each: object, limits: object) -> Future[list[Outcome]]:
         future: Future[list[Outcome]] = Future()
         future.set_result([Outcome(text=next(self._answers), finish_reason="stop") for _ in requests])
         return future
