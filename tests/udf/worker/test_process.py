@@ -82,7 +82,7 @@ def kill_once(progress: Path, before: set[int], killed: list[int]) -> None:
         killed.append(pid)
 
 
-@pytest.mark.parametrize("how", [pytest.param("process", marks=pytest.mark.slow), "driver", "ray"])
+@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("process", "driver")), "ray"])
 def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
     """Every id comes back, the bad rows are errors, nothing is left running; with processes the driver stays small.
 
@@ -144,6 +144,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_our_lines_only(tiny: str, tmp_path: Path, short_folder: Path) -> None:
     """In the driver and with a process, without a word of vLLM, torch and Daft, and no log is left."""
     (tmp_path / "clean.py").write_text(CLEAN, encoding="utf-8")
