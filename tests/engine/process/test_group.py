@@ -8,13 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import daft
 import psutil
 import pytest
+from daft import col
 
-from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions
+from daft_vllm import OfflineEngine, Request, SamplingOptions, prompt
 from daft_vllm.engine.setup.openmp import divided_cores
 from daft_vllm.errors import DeviceError
-from daft_vllm.udf.worker.engines import close_engines, shared_engine
+from daft_vllm.udf.worker import engines
+from daft_vllm.udf.worker.engines import close_engines
 from tests.conftest import TINY_ARGS
 
 pytestmark = pytest.mark.other_engine
@@ -23,8 +26,14 @@ SAMPLING = SamplingOptions(max_tokens=4, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def two(tiny: str) -> Iterator[OfflineEngine]:
-    config = EngineConfig(tiny, {**TINY_ARGS, "max_num_seqs": 16}, gpus=0, max_restarts=1)
-    engine = shared_engine(config, check_chat_template=False, engines=2)
+    args = {**TINY_ARGS, "max_num_seqs": 16}
+    answer = prompt(col("q"), model=tiny, gpus=0, max_concurrency=2, max_tokens=2, max_restarts=1, engine_args=args)
+    rows = daft.from_pydict({"id": list(range(300)), "q": [f"Row {i}" for i in range(300)]})
+    found = rows.select("id", answer.alias("a")).sort("id").to_pydict()
+    assert found["id"] == list(range(300))
+    assert None not in found["a"]
+    (opened,) = engines._open.values()
+    engine = opened.engine
     deadline = time.monotonic() + 120
     while len(engine.process_ids) < 2 or not all(thread.lane.is_open for thread in engine._state._threads):
         assert time.monotonic() < deadline, "the second engine doesn't start"
