@@ -61,7 +61,7 @@ def test_a_command_ends_within_the_seconds_that_it_gets() -> None:
         assert stops
         assert all(float(stop) > ENDS_WITHIN for stop in stops)
     (seconds,) = re.findall(r"^#SBATCH --signal=B:USR1@(\d+)$", text("slurm.sh"), re.M)
-    assert float(seconds) >= ENDS_WITHIN + 60, "Slurm may send the signal up to 60 seconds early or late"
+    assert float(seconds) >= 2 * ENDS_WITHIN
 
 
 def test_variables_of_ray_are_those_of_the_installed_release() -> None:
