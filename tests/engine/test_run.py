@@ -56,18 +56,14 @@ def test_bad_rows_among_good_ones(engine: OfflineEngine) -> None:
 
 
 def test_rows_that_take_too_long_free_their_places(engine: OfflineEngine) -> None:
-    """The first two rows would write for minutes."""
+    """They would write for a while. A row beside them, without a limit, is answered."""
     long = SamplingOptions(max_tokens=900, ignore_eos=True, min_tokens=900)
     requests = [Request(f"Write a book, part {i}.", sampling=long) for i in range(2)]
-    started = time.monotonic()
-    future = engine.submit([*requests, Request("Say yes.", sampling=SHORT)], limits=Limits(row_seconds=1.5))
-    outcomes = future.result()
-    assert [one.error and one.error.code for one in outcomes] == ["timeout", "timeout", None]
-    future = engine.submit([*requests, Request("Say no.", sampling=SHORT)], limits=Limits(deadline=time.time() + 1.5))
-    outcomes = future.result()
-    assert [one.error and one.error.code for one in outcomes] == ["deadline", "deadline", None]
-    assert time.monotonic() - started < 20
-    assert engine.run([Request("Say yes.", sampling=SHORT)])[0].text
+    for limits, code in ((Limits(row_seconds=0.5), "timeout"), (Limits(deadline=time.time() + 1), "deadline")):
+        late = engine.submit(requests, limits=limits)
+        other = engine.submit([Request(f"Say {code}.", sampling=SHORT)])
+        assert [one.error and one.error.code for one in late.result()] == [code, code]
+        assert other.result()[0].text
     engine.stats().check()
     assert engine.stats().in_flight == 0
 
