@@ -34,13 +34,15 @@ def main(
     _check(trace or [], list(SHAPES), "--trace")
     _check(policy or [], list(POLICIES), "--policy")
     results = out / "results.jsonl"
-    done = {(one.trace, one.policy, one.replicas, one.sequences, one.rows) for one in read(results)}
+    done = {(one.trace, one.policy, one.replicas, one.sequences, one.rows, one.visible) for one in read(results)}
     for name in trace or SHAPES:
         made = make_trace(name, scale=scale, seed=seed)
         longest = max(row.prompt + row.output for row in made.rows)
         for count in replicas or [128]:
             for chosen in policy or POLICIES:
-                if (name, chosen, count, sequences, len(made.rows)) in done and not again:
+                own = POLICIES[chosen].batch is not None
+                visible = len(made.rows) if own else min(len(made.rows), batch * batches)
+                if (name, chosen, count, sequences, len(made.rows), visible) in done and not again:
                     continue
                 try:
                     size, seconds = engine_of(model, card, max_num_seqs=sequences, max_model_len=longest)

@@ -22,6 +22,7 @@ class Figures:
         replicas: how many engines.
         sequences: sequences that an engine runs at once.
         rows: rows of the table.
+        visible: rows that the policy may have at once, those that are not answered.
         computed: prompt tokens computed over the fewest possible.
         sharing: share of the prompt tokens that needn't be computed, and were not. 1.0 if there are none.
         spread: replicas that rows with the same prefix were on, on average.
@@ -36,6 +37,7 @@ class Figures:
     replicas: int
     sequences: int
     rows: int
+    visible: int
     computed: float
     sharing: float
     spread: float
@@ -56,6 +58,7 @@ def figures_of(trace: Trace, policy: str, setting: Setting, run: Run) -> Figures
         replicas=setting.replicas,
         sequences=setting.size.max_num_seqs,
         rows=len(trace.rows),
+        visible=run.visible,
         computed=computed / trace.optimum,
         sharing=(trace.prompt_tokens - computed) / saved if saved else 1.0,
         spread=spread(trace, run),
@@ -100,18 +103,18 @@ def read(path: Path) -> list[Figures]:
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [Figures(**json.loads(line)) for line in lines if line.strip()]
-    return list({(f.trace, f.policy, f.replicas, f.sequences, f.rows): f for f in found}.values())
+    return list({(f.trace, f.policy, f.replicas, f.sequences, f.rows, f.visible): f for f in found}.values())
 
 
 def markdown(figures: Iterable[Figures]) -> str:
     """Return a table of the figures."""
     head = (
-        "| trace | rows | replicas | sequences | policy | sharing | computed / fewest | replicas per prefix | "
-        "load, max / mean | makespan / bound | seconds | planning, s |\n"
-        "|---|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|\n"
+        "| trace | rows | visible | replicas | sequences | policy | sharing | computed / fewest "
+        "| replicas per prefix | load, max / mean | makespan / bound | seconds | planning, s |\n"
+        "|---|--:|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|\n"
     )
     return head + "".join(
-        f"| {f.trace} | {f.rows:,} | {f.replicas} | {f.sequences} | {f.policy} | {f.sharing:.3f} | {f.computed:.3f} | "
-        f"{f.spread:.2f} | {f.load:.3f} | {f.makespan:.3f} | {f.seconds:.1f} | {f.planning:.1f} |\n"
+        f"| {f.trace} | {f.rows:,} | {f.visible:,} | {f.replicas} | {f.sequences} | {f.policy} | {f.sharing:.3f} "
+        f"| {f.computed:.3f} | {f.spread:.2f} | {f.load:.3f} | {f.makespan:.3f} | {f.seconds:.1f} | {f.planning:.1f} |\n"
         for f in figures
     )

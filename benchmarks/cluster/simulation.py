@@ -22,6 +22,7 @@ class Run:
         ended: when each replica answered its last row.
         places: the replica of each row, by the row's index.
         planning: seconds of the processor in the policy.
+        visible: rows that the policy may have at once, those that are not answered.
     """
 
     replicas: tuple[Replica, ...]
@@ -29,6 +30,7 @@ class Run:
     ended: tuple[float, ...]
     places: tuple[int, ...]
     planning: float
+    visible: int
 
 
 def run(trace: Trace, policy: Policy, *, batch: int = 2048, batches: int = 64) -> Run:
@@ -79,7 +81,8 @@ class _Run:
             self._wake(now)
         if -1 in self._places:
             raise RuntimeError(f"{self._places.count(-1)} rows were never sent")
-        return Run(tuple(self._replicas), now, tuple(self._ended), tuple(self._places), self._planning)
+        visible = min(len(self._rows), self._size * self._batches)
+        return Run(tuple(self._replicas), now, tuple(self._ended), tuple(self._places), self._planning, visible)
 
     def _stream(self, now: float) -> None:
         """Add batches as long as there may be more."""

@@ -132,8 +132,8 @@ def test_the_command_writes_lines_a_table_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_of_a_run_that_is_repeated_the_last_counts(tmp_path: Path) -> None:
-    one = Figures("blog", "live", 2, 64, 100, 1.0, 1.0, 1.0, 1.0, 5.0, 1.1, 0.1)
+    one = Figures("blog", "live", 2, 64, 100, 50, 1.0, 1.0, 1.0, 1.0, 5.0, 1.1, 0.1)
     for figures in (one, replace(one, policy="daft"), replace(one, seconds=4.0)):
         append(tmp_path / "results.jsonl", figures)
     assert read(tmp_path / "results.jsonl") == [replace(one, seconds=4.0), replace(one, policy="daft")]
-    assert "| blog | 100 | 2 | 64 | live | 1.000 |" in markdown([one])
+    assert "| blog | 100 | 50 | 2 | 64 | live | 1.000 |" in markdown([one])
