@@ -115,6 +115,7 @@ def markdown(figures: Iterable[Figures]) -> str:
     )
     return head + "".join(
         f"| {f.trace} | {f.rows:,} | {f.visible:,} | {f.replicas} | {f.sequences} | {f.policy} | {f.sharing:.3f} "
-        f"| {f.computed:.3f} | {f.spread:.2f} | {f.load:.3f} | {f.makespan:.3f} | {f.seconds:.1f} | {f.planning:.1f} |\n"
+        f"| {f.computed:.3f} | {f.spread:.2f} | {f.load:.3f} | {f.makespan:.3f} | {f.seconds:.1f} "
+        f"| {f.planning:.1f} |\n"
         for f in figures
     )

@@ -66,6 +66,20 @@ def test_every_policy_sends_each_row_once(policy: str, name: str) -> None:
         assert figures.makespan >= 1
 
 
+@pytest.mark.parametrize("name", ["blog", "nested", "zipf"])
+def test_the_ledger_keeps_prefixes_together_and_the_load_even(name: str) -> None:
+    trace = make_trace(name, scale=0.05)
+    replicas = setting(8, sequences=64)
+    found = {
+        policy: figures_of(trace, policy, replicas, run(trace, POLICIES[policy](replicas)))
+        for policy in ("live", "daft", "sglang")
+    }
+    live = found.pop("live")
+    assert live.sharing >= 0.97
+    assert live.load <= 1.10
+    assert all(live.seconds < other.seconds for other in found.values())
+
+
 def test_figures_by_hand() -> None:
     trace = Trace("tiny", rows_of(prefixes=2, rows=4), 10)
     ended = run(trace, POLICIES["sorted"](setting(2)))
