@@ -7,9 +7,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
+from daft_vllm.engine.requests.prepared import TOKEN_BYTES
+from daft_vllm.engine.scheduling.prefix import shared_blocks
 from daft_vllm.engine.scheduling.queue import PrefixQueue
 from daft_vllm.engine.scheduling.replay import Replay
 from daft_vllm.engine.scheduling.row import Row
+
+_SLACK = 0.125
+"""By how many of a lane's rows the place where they are divided may be off the middle, so that prefixes stay whole."""
 
 
 class Lane:
@@ -65,8 +70,8 @@ class Routes:
     """Gives each lane parts of the order of the keys, so that rows that share a prefix wait for the same vLLM.
 
     At first one lane has it all. A lane without waiting rows takes half of those of the lane with the most: the half
-    that this lane would reach last, and with it that part of the order. So a prefix is in a second cache only if its
-    rows are divided, and no vLLM waits while rows do.
+    that this lane would reach last, and with it that part of the order. The cut is near the middle, between prefixes
+    if it can be. So a prefix is in a second cache only if its rows are divided, and no vLLM waits while rows do.
 
     Not thread-safe.
     """
@@ -131,7 +136,7 @@ class Routes:
         if other is None:
             return False
         keys = sorted(row.key for row in other.queue)
-        bound = keys[(len(keys) + 1) // 2] if len(keys) > 1 else keys[0] + b"\0"
+        bound = _cut(keys, other.queue.block_size) if len(keys) > 1 else keys[0] + b"\0"
         rows = other.queue.remove(lambda row: row.key < bound)
         self._give(other, lane, bound)
         lane.queue.push(rows)
@@ -155,3 +160,22 @@ class Routes:
         joined = [list(part) for _, part in groupby(zip(owners, bounds, strict=True), key=lambda pair: id(pair[0]))]
         self._owners = [part[0][0] for part in joined]
         self._bounds = [part[-1][1] for part in joined][:-1]
+
+
+def _cut(keys: Sequence[bytes], block_size: int) -> bytes:
+    """Return a bound near the middle of sorted keys, where neighbours share the fewest blocks.
+
+    It ends with the first block in which these neighbours differ, so that later rows with that block are above it too.
+    """
+    middle = (len(keys) + 1) // 2
+    slack = int(len(keys) * _SLACK)
+    best, fewest, shared = middle, None, 0
+    for distance in range(slack + 1):
+        for place in (middle - distance, middle + distance):
+            shared = shared_blocks(keys[place - 1], keys[place], block_size, shared)
+            if fewest is None or shared < fewest:
+                best, fewest = place, shared
+        if not fewest:
+            break
+    bound = keys[best][: ((fewest or 0) + 1) * block_size * TOKEN_BYTES]
+    return bound if bound > keys[best - 1] else keys[best]

@@ -31,10 +31,10 @@ class PrefixQueue:
     """
 
     def __init__(self, block_size: int, max_num_seqs: int) -> None:
+        self.block_size = block_size
         self.optimal_tokens = 0
         """The fewest prompt tokens that any order of the rows given out could have computed. Exact within one sweep.
         Blocks that a later sweep shares with an earlier one are counted again."""
-        self._block_size = block_size
         self._max_num_seqs = max_num_seqs
         # By the id() of the key: hashing a key of kilobytes costs as much as sorting it in. The lists of keys below
         # keep each key alive, so no other key can have its id().
@@ -154,11 +154,11 @@ class PrefixQueue:
 
     def _pass(self, row: Row) -> None:
         """Move the sweep to ``row``, and count the prompt tokens that it costs at best."""
-        self._guess = shared = shared_blocks(self._position, row.key, self._block_size, self._guess)
+        self._guess = shared = shared_blocks(self._position, row.key, self.block_size, self._guess)
         if row.media and shared:
             shared -= 1  # the first block of the key stands for the media
             row.first_with_media = False
-        row.new_tokens = computed_tokens(row.size, shared, self._block_size)
+        row.new_tokens = computed_tokens(row.size, shared, self.block_size)
         self.optimal_tokens += row.new_tokens
         self._position = row.key
 

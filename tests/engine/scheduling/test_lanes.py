@@ -22,12 +22,13 @@ BLOCK = 4
 class Engines:
     """Some vLLMs that answer their oldest rows, and a ledger."""
 
-    def __init__(self, lanes: int, room: int) -> None:
+    def __init__(self, lanes: int, room: int, block_size: int = BLOCK) -> None:
         self.ledger = Ledger()
+        self.block_size = block_size
         self.room = room
         self.lanes = [self.ledger.new_lane() for _ in range(lanes)]
         for lane in self.lanes:
-            self.ledger.open(lane, BLOCK, room)
+            self.ledger.open(lane, block_size, room)
         self.calls: list[Call] = []
         self.sent: dict[int, list[Row]] = {id(lane): [] for lane in self.lanes}
         self._ids = iter(range(10**9))
@@ -37,7 +38,7 @@ class Engines:
         params = SimpleNamespace(max_tokens=1)
         prepared = [Prepared(pack_tokens(prompt), params, False, b"x") for prompt in prompts]
         self.ledger.count_expected(len(prompts), [])
-        self.ledger.add([Row(call, i, one, BLOCK, dedupe=False) for i, one in enumerate(prepared)])
+        self.ledger.add([Row(call, i, one, self.block_size, dedupe=False) for i, one in enumerate(prepared)])
         self.calls.append(call)
         return call
 
@@ -104,6 +105,39 @@ def test_a_prefix_is_in_one_cache_unless_its_rows_are_divided() -> None:
     assert sum(caches.values()) <= 64 + 12, "few prefixes were computed twice"
     loads = [len(rows) for rows in engines.sent.values()]
     assert max(loads) <= 1.02 * min(loads)
+
+
+def test_rows_are_divided_between_prefixes() -> None:
+    engines = Engines(2, room=1)
+    rng = random.Random(6)
+    made = prompts_of(5, 100, rng)
+    engines.submit(made[:95])
+    engines.submit(made[95:])
+
+    def prefixes(lane: Lane) -> Counter[bytes]:
+        return Counter(row.key[: 16 * BLOCK] for row in lane.queue)
+
+    first, second = map(prefixes, engines.lanes)
+    assert not first.keys() & second.keys(), "no prefix is in two lanes"
+    assert sorted(map(len, (first, second))) == [2, 3]
+    more = [row + [rng.randrange(1000)] * BLOCK for row in made]
+    engines.submit(more)
+    first, second = map(prefixes, engines.lanes)
+    assert not first.keys() & second.keys(), "later rows go to the lane of their prefix"
+    assert (first + second).total() == 200
+
+
+def test_one_prefix_is_divided_in_the_middle() -> None:
+    engines = Engines(2, room=1)
+    engines.submit(prompts_of(1, 101, random.Random(7)))
+    assert [len(lane.queue) for lane in engines.lanes] == [50, 51]
+
+
+def test_equal_prompts_are_divided() -> None:
+    for block_size in (1, BLOCK):
+        engines = Engines(2, room=1, block_size=block_size)
+        engines.submit([[1] * 8] * 10)
+        assert [len(lane.queue) for lane in engines.lanes] == [5, 5]
 
 
 def test_few_rows_are_divided_over_idle_lanes() -> None:
