@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.shrunken.folder import SMALL_VISION, TEXT, write_model_folder
 from benchmarks.shrunken.qwen import LINEAR_LAYERS
-from benchmarks.shrunken.tokenizers import CONTENT, tokenizer_with
+from benchmarks.shrunken.tokenizers import CONTENT, chatml_tokenizer
 
 _TEMPLATE = (
     CONTENT.replace("IMAGE", "<|image_pad|>")
@@ -23,12 +23,9 @@ def minicpm_v46(base: str, folder: Path) -> str:
     from transformers import MiniCPMV4_6Config, MiniCPMV4_6Processor, MiniCPMV4_6VideoProcessor
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 
-    tokenizer = tokenizer_with(
+    tokenizer = chatml_tokenizer(
         base,
-        ["<|im_start|>"],
-        bos="<|endoftext|>",
-        eos="<|im_end|>",
-        template=_TEMPLATE,
+        _TEMPLATE,
         image_token="<|image_pad|>",
         video_token="<|video_pad|>",
         image_start_token="<image>",

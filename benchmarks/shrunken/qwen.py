@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shrunken.folder import TEXT, write_model_folder
-from benchmarks.shrunken.tokenizers import CONTENT, QWEN_TEMPLATE, qwen_tokenizer, tokenizer_with
+from benchmarks.shrunken.tokenizers import CONTENT, QWEN_TEMPLATE, chatml_tokenizer, qwen_tokenizer
 
+_AUDIO = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+"""Sizes of an encoder of sounds."""
 _ASR_TEMPLATE = (
     CONTENT.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>")
     + """{%- for m in messages -%}
@@ -123,14 +125,7 @@ def qwen2_audio(base: str, folder: Path) -> str:
     config = Qwen2AudioConfig(
         architectures=["Qwen2AudioForConditionalGeneration"],
         text_config={**TEXT, "model_type": "qwen2", "vocab_size": len(tokenizer)},
-        audio_config={
-            "d_model": 32,
-            "encoder_layers": 2,
-            "encoder_attention_heads": 2,
-            "encoder_ffn_dim": 64,
-            "num_mel_bins": 32,
-            "max_source_positions": 1500,
-        },
+        audio_config={**_AUDIO, "num_mel_bins": 32, "max_source_positions": 1500},
         audio_token_index=tokenizer.audio_token_id,
         dtype="float32",
     )
@@ -142,12 +137,9 @@ def qwen3_asr(base: str, folder: Path) -> str:
     """Write a Qwen3-ASR model, which writes down what is said."""
     from transformers import Qwen3ASRConfig, Qwen3ASRFeatureExtractor, Qwen3ASRProcessor
 
-    tokenizer = tokenizer_with(
+    tokenizer = chatml_tokenizer(
         base,
-        ["<|im_start|>"],
-        bos="<|endoftext|>",
-        eos="<|im_end|>",
-        template=_ASR_TEMPLATE,
+        _ASR_TEMPLATE,
         audio_token="<|audio_pad|>",
         audio_bos_token="<|audio_start|>",
         audio_eos_token="<|audio_end|>",
@@ -161,14 +153,7 @@ def qwen3_asr(base: str, folder: Path) -> str:
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [6, 5, 5]},
             "tie_word_embeddings": True,
         },
-        audio_config={
-            "d_model": 32,
-            "encoder_layers": 2,
-            "encoder_attention_heads": 2,
-            "encoder_ffn_dim": 64,
-            "downsample_hidden_size": 16,
-            "output_dim": TEXT["hidden_size"],
-        },
+        audio_config={**_AUDIO, "downsample_hidden_size": 16, "output_dim": TEXT["hidden_size"]},
         audio_token_id=tokenizer.audio_token_id,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -150,16 +150,21 @@ def gemma_tokenizer(base: str, template: str = GEMMA_TEMPLATE, **named: str) -> 
     return tokenizer
 
 
+def chatml_tokenizer(base: str, template: str, special: Sequence[str] = (), **named: str) -> Any:
+    """Return a tokenizer with ChatML's special tokens, and further ones, some of them by name."""
+    return tokenizer_with(
+        base, ["<|im_start|>", *special], bos="<|endoftext|>", eos="<|im_end|>", template=template, **named
+    )
+
+
 def qwen_tokenizer(base: str) -> Any:
     """Return a tokenizer with Qwen's special tokens and chat template."""
     from tokenizers import AddedToken
 
-    tokenizer = tokenizer_with(
+    tokenizer = chatml_tokenizer(
         base,
-        ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|audio_bos|>", "<|audio_eos|>"],
-        bos="<|endoftext|>",
-        eos="<|im_end|>",
-        template=QWEN_TEMPLATE,
+        QWEN_TEMPLATE,
+        ["<|vision_start|>", "<|vision_end|>", "<|audio_bos|>", "<|audio_eos|>"],
         image_token="<|image_pad|>",
         video_token="<|video_pad|>",
         audio_token="<|AUDIO|>",
@@ -207,12 +212,9 @@ def llama_4_tokenizer(base: str) -> Any:
 
 def internvl_tokenizer(base: str) -> Any:
     """Return a tokenizer with InternVL's special tokens and chat template."""
-    return tokenizer_with(
+    return chatml_tokenizer(
         base,
-        ["<|im_start|>"],
-        bos="<|endoftext|>",
-        eos="<|im_end|>",
-        template=INTERNVL_TEMPLATE,
+        INTERNVL_TEMPLATE,
         start_image_token="<img>",
         end_image_token="</img>",
         context_image_token="<IMG_CONTEXT>",

@@ -2,52 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from daft_vllm.engine.patches.targets import Target
-
-
-@dataclass(frozen=True)
-class Patch:
-    """One place where daft-vllm changes vLLM, or relies on it.
-
-    Attributes:
-        name: its name: the name of its module in this folder, if it has one.
-        does: what it changes, or relies on.
-        without: what happens without it.
-        targets: what it needs in vLLM.
-        where: the file in ``engine/`` that applies it, or relies on it.
-        applied: whether that file applies it with ``apply_patch``. False: the file asks whether the patch is left out,
-            or always needs it.
-        required: whether no engine can run without it.
-        required_with_adapters: whether no engine with LoRA adapters can run without it.
-        required_if_reproducible: whether no engine with ``reproducible=True`` can run without it.
-        reproducible_only: whether only engines with ``reproducible=True`` use it.
-        cpu_only: whether only engines on CPUs use it.
-        gpu_only: whether only engines on GPUs use it.
-        needs: name of the patch that applies it. None: it is applied by itself.
-        seen: releases of vLLM with which its tests were run.
-    """
-
-    name: str
-    does: str
-    without: str
-    targets: tuple[Target, ...]
-    where: str
-    applied: bool = True
-    required: bool = False
-    required_with_adapters: bool = False
-    required_if_reproducible: bool = False
-    reproducible_only: bool = False
-    cpu_only: bool = False
-    gpu_only: bool = False
-    needs: str | None = None
-    seen: tuple[str, ...] = ("0.32.0",)
-
-    def is_used(self, *, cpu: bool, reproducible: bool) -> bool:
-        """Whether an engine uses it: one on a CPU or on GPUs, with ``reproducible=True`` or without."""
-        return not ((self.gpu_only if cpu else self.cpu_only) or (self.reproducible_only and not reproducible))
-
+from daft_vllm.engine.patches.targets import Patch, Target
 
 PATCHES: tuple[Patch, ...] = (
     Patch(

@@ -15,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import NamedTuple
 
-from daft_vllm.engine.patches.entries import PATCHES, Patch
-from daft_vllm.engine.patches.targets import Target
+from daft_vllm.engine.patches.entries import PATCHES
+from daft_vllm.engine.patches.targets import Patch, Target
 from daft_vllm.engine.setup.sources import package_folder
 from daft_vllm.errors import EngineStartError
 

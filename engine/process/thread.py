@@ -159,8 +159,7 @@ class EngineThread:
         self._soon(self._end, closed)
 
     def stop(self, *, grace: float) -> None:
-        """End the thread and vLLM's processes, and wait for both; ``grace`` as in ``Core.shutdown``."""
-        self.begin_stop(grace=grace)
+        """Wait until the thread and vLLM's processes have ended, after ``begin_stop`` with the same ``grace``."""
         if self._thread.is_alive():
             # If a start is under way, it may replace a killed process by a new one: kill until the thread has ended.
             deadline = time.monotonic() + grace + STOP_SECONDS
@@ -194,8 +193,7 @@ class EngineThread:
             self._loop.close()
 
     async def _main(self) -> None:
-        gpus = {name: value for name, value in {**os.environ, **self._variables}.items() if name in (MASK, ORDER)}
-        gpus |= self._variables
+        gpus = {name: value for name, value in os.environ.items() if name in (MASK, ORDER)} | dict(self._variables)
         if self._is_first:
             first = await self._start(self.config)
         else:

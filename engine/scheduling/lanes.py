@@ -97,15 +97,12 @@ class Routes:
         self.fill_idle()
 
     def close(self, lane: Lane) -> list[Row]:
-        """Give a lane no rows any more. Return those that waited for it; they have to be pushed again."""
+        """Give a lane no rows any more: there are others. Return those that waited for it, to be pushed again."""
         lane.is_open = False
         self.lanes.remove(lane)
         rows = lane.queue.remove(lambda row: True)
-        others = sorted(self.lanes, key=lambda one: not one.is_open)
-        if others:
-            self._set_owners([others[0] if owner is lane else owner for owner in self._owners])
-        else:
-            self._owners, self._bounds = [], []
+        heir = min(self.lanes, key=lambda one: not one.is_open)
+        self._set_owners([heir if owner is lane else owner for owner in self._owners])
         return rows
 
     def push(self, rows: Sequence[Row]) -> None:

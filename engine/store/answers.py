@@ -10,10 +10,9 @@ from pathlib import Path
 
 from daft_vllm.engine.store.codec import Record, batch_of
 from daft_vllm.engine.store.index import Found, Index
-from daft_vllm.engine.store.remote import COPY_PREFIX, ObjectWriter, RemoteStore, is_url
+from daft_vllm.engine.store.remote import ObjectWriter, RemoteStore, is_url, local_copy
 from daft_vllm.engine.store.segments import SegmentWriter
 from daft_vllm.errors import StoreError
-from daft_vllm.folders import held_folder
 
 _SECONDS = 0.25
 """How long an answer waits for others before it is written. One write then serves all of them."""
@@ -36,17 +35,14 @@ class AnswerStore:
     def __init__(self, place: str | Path) -> None:
         self.place = str(place)
         self._copy = contextlib.ExitStack()  # the copy of a store under a URL, as long as this is open
-        folder = Path(place)
-        self._writer: SegmentWriter | ObjectWriter = SegmentWriter(folder)
-        self._seconds = _SECONDS
-        if is_url(self.place):
-            remote = RemoteStore(self.place)
-            folder = Path(self._copy.enter_context(held_folder(COPY_PREFIX)))
-            remote.copy_to(folder)
-            self._writer, self._seconds = ObjectWriter(remote), _REMOTE_SECONDS
+        folder = self._copy.enter_context(local_copy(self.place))
+        is_remote = is_url(self.place)
+        self._writer = ObjectWriter(RemoteStore(self.place)) if is_remote else SegmentWriter(folder)
+        self._seconds = _REMOTE_SECONDS if is_remote else _SECONDS
         try:
             self._index = Index(folder)
         except (OSError, ValueError) as e:
+            self._copy.close()
             raise StoreError(f"the store {self.place} can't be read: {e}") from e
         self._reading = threading.Lock()
         self._lock = threading.Condition()

@@ -6,10 +6,6 @@ Object stores can't append. An object is there completely or not at all: a write
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,9 +13,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from daft_vllm.engine.store.manifest import NAME, open_folder
-from daft_vllm.engine.store.segments import MAGIC, SUFFIX, frame_of
+from daft_vllm.engine.store.segments import MAGIC, SUFFIX, frame_of, writer_name
 from daft_vllm.errors import StoreError
 from daft_vllm.folders import held_folder
+from daft_vllm.wording import safe_line
 
 COPY_PREFIX = "daft-vllm-store-"
 """How the names of folders begin that hold a copy of a store."""
@@ -119,7 +116,7 @@ class ObjectWriter:
 
     def __init__(self, store: RemoteStore) -> None:
         self._store = store
-        self._begin = f"{time.time_ns() // 10**6:013d}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._begin = writer_name()
         self._written = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -132,4 +129,4 @@ class ObjectWriter:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return safe_line(str(error)) or type(error).__name__

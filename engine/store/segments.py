@@ -160,7 +160,7 @@ class SegmentWriter:
 
     def _begin(self) -> None:
         self.close()
-        name = f"{time.time_ns() // 10**6:013d}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        name = f"{writer_name()}{SUFFIX}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         file = os.open(self._folder / name, flags, 0o644)
         try:
@@ -181,6 +181,11 @@ class SegmentWriter:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def writer_name() -> str:
+    """Return the beginning of the names of one writer's files. Nobody else has it, and later ones sort later."""
+    return f"{time.time_ns() // 10**6:013d}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def frame_of(batch: pa.RecordBatch) -> bytes:

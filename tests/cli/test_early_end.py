@@ -345,7 +345,7 @@ def test_a_deadline_keeps_the_store_for_the_rows_that_it_cut_off(tmp_path: Path,
     """It has come already here, so no model is loaded."""
     (tmp_path / "t.csv").write_text("text\none\ntwo\n")
     command = ["run", "--input", str(tmp_path / "t.csv"), "--prompt", "{text}", "--output", str(tmp_path / "out.csv")]
-    command += ["--model", smollm2, "--gpus", "0", "--deadline", "2020-01-01T00:00"]
+    command += ["--model", smollm2, "--gpus", "0", "--max-concurrency", "auto", "--deadline", "2020-01-01T00:00"]
     done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     assert (tmp_path / "out.csv").read_text().count("deadline: the deadline, 2020-01-01") == 2

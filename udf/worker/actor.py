@@ -124,13 +124,15 @@ class PromptActor:
         answers = yield from self._ask(first, record)
         outcomes = {**batch.refused, **(record.known if record is not None else {}), **answers}
         requests |= first
+        parsed = {i: self._parsed(batch, i, outcomes[i]) for i in range(batch.rows)}
         failing = list(requests)
         for attempt in range(1, self._spec.options.retries + 1):
-            failing = [i for i in failing if self._may_be_retried(batch, i, outcomes[i])]
+            failing = [i for i in failing if _may_be_retried(parsed[i])]
             due = [i for i in failing if record is None or record.is_due(i, attempt)]
             again = self._retried_requests({i: requests[i] for i in due}, outcomes, attempt)
-            outcomes |= yield from self._ask(again, record)
-        parsed = {i: self._parsed(batch, i, outcomes[i]) for i in range(batch.rows)}
+            answers = yield from self._ask(again, record)
+            outcomes |= answers
+            parsed |= {i: self._parsed(batch, i, outcome) for i, outcome in answers.items()}
         if record is not None:
             for i in batch.requests:
                 chosen = record.chosen(
@@ -171,11 +173,6 @@ class PromptActor:
         except StoreError as e:
             self._give_up(e)
             raise
-
-    def _may_be_retried(self, batch: Batch, row: int, outcome: Outcome) -> bool:
-        """Whether a row was cut off or is invalid."""
-        error = self._parsed(batch, row, outcome).error
-        return error is not None and error.code in ("truncated", "invalid_output")
 
     def _retried_requests(
         self, requests: Mapping[int, Request], outcomes: Mapping[int, Outcome], attempt: int
@@ -287,6 +284,11 @@ class PromptActor:
                 raise error
             logger.warning("%s", message + first_row(told or failed, column, quote=False))
             logger.debug("%s", first)
+
+
+def _may_be_retried(row: Parsed) -> bool:
+    """Whether a row was cut off or is invalid."""
+    return row.error is not None and row.error.code in ("truncated", "invalid_output")
 
 
 def _without_frames(error: DaftVLLMError) -> DaftVLLMError:

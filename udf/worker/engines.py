@@ -77,12 +77,13 @@ def shared_engine(
                     for _ in range(engines):
                         claims.append(GpuClaim(config.gpus, visible_gpus()))
                 variables = [claim.variables() for claim in claims] if config.gpus else divided_cores(engines)
-                with environment_variables(variables[0] if variables else {}):
+                variables = variables or [{}]  # somebody else assigns GPUs
+                with environment_variables(variables[0]):
                     config = with_card_settings(config)  # those of the card that was claimed
                     check_fits(config, engines)
                     engine = OfflineEngine(
                         _divided(config, engines),
-                        variables=variables or [{}],
+                        variables=variables,
                         check_chat_template=check_chat_template,
                     )
             except BaseException:

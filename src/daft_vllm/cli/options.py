@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
@@ -128,7 +129,7 @@ def _text_hint(name: str) -> str:
         return """JSON: '{"dtype": "half"}', or @file of tune's."""
     if name == "chat_template":
         return "Or @file."
-    return "JSON." if _is_json(name) and name != "max_concurrency" else ""
+    return "JSON." if _is_json(name) else ""
 
 
 def _types(annotation: Any) -> list[Any]:
@@ -173,7 +174,11 @@ def _metadata(annotation: Any) -> list[Any]:
 
 
 def _is_json(name: str) -> bool:
-    return _kind(option_type(name))[0] is str and str not in _types(option_type(name))
+    """Whether a value is written as JSON: it is no text, and not a number or a word, as in ``--max-concurrency``."""
+    annotation = option_type(name)
+    found = _types(annotation)
+    plain = all(one in (int, float) or get_origin(one) is Literal for one in found)
+    return _kind(annotation)[0] is str and str not in found and not plain
 
 
 def _value(name: str, value: Any) -> Any:
@@ -185,9 +190,10 @@ def _value(name: str, value: Any) -> Any:
             return Path(value[1:]).read_text(encoding="utf-8")
         except OSError as e:
             raise OptionError(f"{flag}: {value[1:]} can't be read: {e.strerror}.") from None
-    if name == "max_concurrency":
-        return int(value) if value.isdecimal() else value
     if not _is_json(name):
+        if isinstance(value, str) and str not in _types(option_type(name)):
+            with contextlib.suppress(ValidationError):  # else the options say what it can be
+                return TypeAdapter(option_type(name)).validate_strings(value)
         return value
     try:
         if name == "examples":

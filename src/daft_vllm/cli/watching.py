@@ -82,8 +82,9 @@ def run_with_progress(
             begin=show,
             folder=signals.folder if signals is not None else None,
         )
-    engines = engines_of(options.max_concurrency, _gpus(options))
-    price = dollars_per_hour * _gpus(options) * engines
+    gpus = _gpus(options)
+    engines = engines_of(options.max_concurrency, gpus)
+    price = dollars_per_hour * (gpus or 1.0) * engines  # without GPUs the price is that of the machine
     skips = options.skip_blank
     table = summary_table(
         summary, output.place, counts=counts, skip_blank=skips, dollars_per_hour=price, engines=engines
@@ -95,5 +96,4 @@ def run_with_progress(
 def _gpus(options: PromptOptions) -> float:
     from daft_vllm.engine.setup.devices.driver import visible_gpus
 
-    gpus = float(bool(visible_gpus())) if options.gpus is None else options.gpus
-    return gpus or 1.0  # without GPUs the price is that of the machine
+    return float(bool(visible_gpus())) if options.gpus is None else options.gpus

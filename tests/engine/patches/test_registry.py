@@ -14,9 +14,9 @@ import pytest
 
 import daft_vllm
 from daft_vllm.engine.patches import registry
-from daft_vllm.engine.patches.entries import PATCHES, Patch
+from daft_vllm.engine.patches.entries import PATCHES
 from daft_vllm.engine.patches.registry import apply_patch, prepare_patches, states, vllm_version
-from daft_vllm.engine.patches.targets import Target
+from daft_vllm.engine.patches.targets import Patch, Target
 from daft_vllm.errors import EngineStartError
 from tests.conftest import TINY_ARGS
 from tests.engine.patches.other_vllm import changed_vllm, run_beside
