@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from daft_vllm.engine.store.segments import frames_of, segments_of
 from daft_vllm.folders import SHARED_MEMORY
 
 Answers = dict[int, tuple[Any, Any]]
@@ -40,14 +39,6 @@ def differences(found: Iterable[tuple[int, Any, Any]], right: Answers) -> list[s
         "other answers": sorted(set(wrong)),
     }
     return [f"{len(keys)} rows {name}, such as {keys[0]}" for name, keys in problems.items() if keys]
-
-
-def twice_in(store: Path) -> int:
-    """Return how many answers are in a store although it had one for their row already."""
-    if not store.is_dir():
-        return 0
-    keys = [key for path in segments_of(store) for _, batch in frames_of(path) for key in batch["key"].to_pylist()]
-    return len(keys) - len(set(keys))
 
 
 class Ground:

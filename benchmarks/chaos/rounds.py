@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.chaos.account import Answers, Ground, answers_of, differences, twice_in
+from benchmarks.chaos.account import Answers, Ground, answers_of, differences
 from benchmarks.chaos.faults import NOTHING, PREPARATION, Fault, Mode, Places
 from benchmarks.chaos.plan import Planned
 from benchmarks.chaos.processes import Running
 from benchmarks.chaos.records import Record
-from benchmarks.parts.kills import stored
+from benchmarks.parts.kills import stored, twice_in
 from daft_vllm.model_configs import resolve_model
 
 MOST_STARTS = 4

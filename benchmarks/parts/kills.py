@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,13 +82,10 @@ def main(
         code = start(store, output).wait()
         if code:
             sys.exit(f"the last run ended with {code}: {(folder / 'log').read_text(encoding='utf-8')[-2000:]}")
-        keys = Counter(
-            key for path in segments_of(store) for _, batch in frames_of(path) for key in batch["key"].to_pylist()
-        )
         found = _answers(output)
         assert sorted(found) == list(range(rows)), "an id is missing, or there twice"
-        twice = sum(keys.values()) - len(keys)
-        print(f"\n{rows} rows in, {len(found)} out; {sum(keys.values())} answers in the store, {twice} of them twice.")
+        kept, twice = stored(store), twice_in(store)
+        print(f"\n{rows} rows in, {len(found)} out; {kept} answers in the store, {twice} of them twice.")
         if temperature == 0:
             assert start(folder / "other", folder / "undisturbed").wait() == 0
             other = _answers(folder / "undisturbed")
@@ -102,6 +98,14 @@ def stored(store: Path) -> int:
     if not store.is_dir():
         return 0
     return sum(batch.num_rows for path in segments_of(store) for _, batch in frames_of(path))
+
+
+def twice_in(store: Path) -> int:
+    """Return how many answers are in a store although it had one for their row already."""
+    if not store.is_dir():
+        return 0
+    keys = [key for path in segments_of(store) for _, batch in frames_of(path) for key in batch["key"].to_pylist()]
+    return len(keys) - len(set(keys))
 
 
 def _answers(output: Path) -> dict[int, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from daft_vllm.engine.store.codec import Record, batch_of
-from daft_vllm.engine.store.index import Found, Index
+from daft_vllm.engine.store.index import Found, opened_index
 from daft_vllm.engine.store.remote import ObjectWriter, RemoteStore, is_url, local_copy
 from daft_vllm.engine.store.segments import SegmentWriter
 from daft_vllm.errors import StoreError
@@ -40,10 +40,10 @@ class AnswerStore:
         self._writer = ObjectWriter(RemoteStore(self.place)) if is_remote else SegmentWriter(folder)
         self._seconds = _REMOTE_SECONDS if is_remote else _SECONDS
         try:
-            self._index = Index(folder)
-        except (OSError, ValueError) as e:
+            self._index = opened_index(folder, self.place)
+        except StoreError:
             self._copy.close()
-            raise StoreError(f"the store {self.place} can't be read: {e}") from e
+            raise
         self._reading = threading.Lock()
         self._lock = threading.Condition()
         self._records: list[Record] = []

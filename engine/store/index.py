@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from daft_vllm.engine.requests.outcome import ErrorCode, Outcome
 from daft_vllm.engine.store.codec import outcomes_at
 from daft_vllm.engine.store.segments import KEY_BYTES, SCHEMA, Frame, frames_of, segments_of
+from daft_vllm.errors import StoreError
 
 ANY_ROW = 0
 """``row`` of all rows that get the same answer if they ask the same."""
@@ -162,6 +163,22 @@ class Index:
             if len(self._read) > _KEPT:
                 self._read.popitem(last=False)
         return self._read[number]
+
+
+def opened_index(folder: Path, called: str | None = None) -> Index:
+    """Return the index of a store.
+
+    Args:
+        folder: the store's folder.
+        called: what messages call it. None: its path.
+
+    Raises:
+        StoreError: it can't be read, or another version of daft-vllm has written it.
+    """
+    try:
+        return Index(folder)
+    except (OSError, ValueError) as e:
+        raise StoreError(f"the store {called or folder} can't be read: {e}") from e
 
 
 def _heads(batch: pa.RecordBatch) -> tuple[np.ndarray, ...]:

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from daft_vllm.engine.store.index import Index
+from daft_vllm.engine.store.index import Index, opened_index
 from daft_vllm.engine.store.manifest import asked_of
-from daft_vllm.errors import StoreError
 
 SLOWEST = 10
 SAMPLES = 3
@@ -79,11 +78,7 @@ def opened(folder: Path) -> tuple[Mapping[str, str], Index]:
     Raises:
         StoreError: it is no store, or can't be read.
     """
-    asked = asked_of(folder)
-    try:
-        return asked, Index(folder)
-    except (OSError, ValueError) as e:
-        raise StoreError(f"the store {folder} can't be read: {e}") from e
+    return asked_of(folder), opened_index(folder)
 
 
 def figures_of(folder: Path) -> Figures:

@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.chaos.account import Ground, answers_of, differences, twice_in
+from benchmarks.chaos.account import Ground, answers_of, differences
 from benchmarks.chaos.faults import FAULTS, Fault, Places, _damage_model, _damage_store, _fill_disk, _pause_core
 from benchmarks.chaos.job import HOSTILE, jump, table
 from benchmarks.chaos.plan import Planned, planned
 from benchmarks.chaos.processes import Running
 from benchmarks.chaos.records import Record, append, markdown, read
 from benchmarks.chaos.rounds import Rounds, last_line, outcome_of
+from benchmarks.parts.kills import twice_in
 from daft_vllm.engine import Outcome
 from daft_vllm.engine.store.answers import AnswerStore
 from daft_vllm.engine.store.codec import Record as Stored
