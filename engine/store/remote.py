@@ -85,9 +85,13 @@ def local_copy(place: str) -> Iterator[Path]:
     if not is_url(place):
         yield Path(place)
         return
+    store = RemoteStore(place)
     with held_folder(COPY_PREFIX) as folder:
-        RemoteStore(place).copy_to(Path(folder))
-        yield Path(folder)
+        store.copy_to(Path(folder))
+        try:
+            yield Path(folder)
+        except StoreError as e:  # the user doesn't know the copy
+            raise StoreError(str(e).replace(str(folder), store.url)) from e
 
 
 def open_remote(url: str, asked: Mapping[str, str], *, changed: bool = False) -> None:

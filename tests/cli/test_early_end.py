@@ -351,5 +351,8 @@ def test_a_deadline_keeps_the_store_for_the_rows_that_it_cut_off(tmp_path: Path,
     assert (tmp_path / "out.csv").read_text().count("deadline: the deadline, 2020-01-01") == 2
     assert "--overwrite --resume answers the other rows" in said(done)
     assert (tmp_path / "out.csv.answers-store" / "job.json").exists()
+    refused = CliRunner().invoke(app, [*command, "--resume"], env={"COLUMNS": "200"})
+    assert refused.exit_code == 1
+    assert "lacks the answers that its deadline cut off: pass --overwrite --resume" in said(refused)
     again = CliRunner().invoke(app, [*command, "--overwrite", "--resume"], env={"COLUMNS": "200"})
     assert again.exit_code == 0, again.output

@@ -12,6 +12,7 @@ import pytest
 from daft_vllm.engine import Outcome
 from daft_vllm.engine.store.answers import AnswerStore
 from daft_vllm.engine.store.codec import Record
+from daft_vllm.engine.store.manifest import asked_of
 from daft_vllm.engine.store.remote import local_copy, open_remote
 from daft_vllm.errors import StoreError
 
@@ -100,3 +101,9 @@ def test_an_answer_that_cannot_be_written_ends_the_query(url: str, tmp_path: Pat
 def test_a_folder_needs_no_copy(tmp_path: Path) -> None:
     with local_copy(str(tmp_path)) as folder:
         assert folder == tmp_path
+
+
+def test_an_error_about_the_copy_names_the_url(url: str) -> None:
+    with pytest.raises(StoreError) as raised, local_copy(url) as folder:
+        asked_of(folder)
+    assert str(raised.value) == f"'{url}' is no store of answers: there is no job.json in it."

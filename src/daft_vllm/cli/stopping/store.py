@@ -18,6 +18,8 @@ SUFFIX = ".answers-store"
 """What follows the output's name in the name of the store beside it."""
 _COMPLETE = ".complete"
 """A file in the store that says which output is complete. Only a job that is killed in its last moment leaves it."""
+_CUT_OFF = ".cut-off"
+"""A file in the store that says that the output has rows which the deadline cut off."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,10 @@ class Store:
         if is_url(self.place):
             return f"The deadline came first. The same command with {again} answers the other rows."
         kept = counted(count_answers(self.folder), "answer is kept", "answers are kept")
-        with contextlib.suppress(OSError):  # the output is not what the job is for
+        with contextlib.suppress(OSError):
             (self.folder / _COMPLETE).unlink(missing_ok=True)
+            self.folder.mkdir(exist_ok=True)
+            (self.folder / _CUT_OFF).touch()
         return f"The deadline came first. {kept} in {self.place}: the same command with {again} answers the other rows."
 
     def finish(self) -> None:
@@ -124,6 +128,7 @@ def store_of(
         remove_store(own.folder)
     elif own.folder.is_dir() and not answers:
         remove_store(own.folder)
+    (own.folder / _CUT_OFF).unlink(missing_ok=True)
     return own if keep else None
 
 
@@ -139,6 +144,11 @@ def is_complete(output: Output) -> bool:
     done = target / DONE if output.is_folder else target
     own = own_store(target)
     answers = count_answers(own)
+    if (own / _CUT_OFF).exists():
+        raise OptionError(
+            f"{shown(output.place)} lacks the answers that its deadline cut off: pass --overwrite --resume to get "
+            "them, or --overwrite to begin anew."
+        )
     if answers and not (done.exists() and _complete(own) == _identity(done)):
         raise OptionError(
             f"{shown(output.place)} exists already, and {own} has answers of a job that was to replace it: pass "
