@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -54,6 +55,8 @@ def main(spec: dict[str, Any]) -> None:
 
     from daft_vllm import prompt
 
+    # A process that a shell starts in the background ignores Ctrl-C, and Daft 0.7 then ends with no rows and no error.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if spec["clock"]:
         jump(spec["clock"], after=10)
     for _ in _cluster(spec["mode"]):
