@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_failed_rows_are_counted_where_they_are_written(tmp_path: Path, place: s
 
 
 @pytest.mark.parametrize("place", PLACES)
+def test_an_output_that_lacks_rows_is_an_error_and_gets_no_place(tmp_path: Path, place: str) -> None:
+    output = replace(output_of(f"{tmp_path}/{place}"), least=4)
+    with pytest.raises(OutputError, match=r"only 3 of 4 rows came, and Daft gave no error: .* is not complete"):
+        output.write(daft.from_pydict(TABLE))
+    assert not list(tmp_path.iterdir())
+    assert replace(output, least=3).write(daft.from_pydict(TABLE)).rows == 3
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_an_output_has_one_job_at_a_time(tmp_path: Path, place: str) -> None:
     output = output_of(f"{tmp_path}/{place}")
     with output.claimed():
@@ -60,6 +70,7 @@ def test_an_output_has_one_job_at_a_time(tmp_path: Path, place: str) -> None:
 
 KILLED = """
 import os, sys, signal
+from dataclasses import replace
 from pathlib import Path
 from daft_vllm.tables.placing import Claim
 claim = Claim(Path(sys.argv[1]))

@@ -144,6 +144,8 @@ def run(
                 df = df.limit(min(n for n in (limit, preview) if n is not None))
             with explained(input):
                 counts = count_prompts(df, asked)
+            if preview is None:
+                sink = replace(sink, least=counts.rows)
             failed = run_with_progress(
                 df,
                 asked.messages,

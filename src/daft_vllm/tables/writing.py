@@ -50,6 +50,7 @@ class Output:
         overwrite: whether what is there is replaced.
         notes: for each column, what a reader of the file has to know. Filled while rows are written.
         before_placing: called with a complete file, which keeps its inode, right before the output gets its place.
+        least: the fewest rows that have to come. With fewer, a local output doesn't get its place.
     """
 
     place: str
@@ -58,6 +59,7 @@ class Output:
     overwrite: bool = False
     notes: dict[str, list[str]] = field(default_factory=dict, compare=False)
     before_placing: Callable[[Path], None] = field(default=lambda _: None, compare=False)
+    least: int = 0
     _claims: list[Claim] = field(default_factory=list, compare=False)
 
     @property
@@ -109,7 +111,7 @@ class Output:
             errors: name of the column that says why a row has no answer. None: there is none.
 
         Raises:
-            OutputError: it can't be written: the disk is full, for example. Nothing is left.
+            OutputError: it can't be written: the disk is full, for example; or rows are missing. Nothing is left.
         """
         forms = self._forms(df.schema())
         with self.claimed():
@@ -136,7 +138,7 @@ class Output:
                 df = df.with_column(one.name, _converted(form, after.type, self._say(one.name))(col(one.name)))
         if not self._claims:
             mode: Any = "overwrite" if self.overwrite else "append"
-            return _counted(df.write_parquet(self.place, write_mode=mode).to_pydict()["path"], errors)
+            return self._complete(_counted(df.write_parquet(self.place, write_mode=mode).to_pydict()["path"], errors))
         (claim,) = self._claims
         with self._named_problem():
             folder = claim.new_folder()
@@ -148,7 +150,7 @@ class Output:
                 raise
             raise OutputError(f"rows can't be written to {shown(self.place)}: {problem}.") from None
         with self._named_problem():
-            counts = _counted(written, errors)
+            counts = self._complete(_counted(written, errors))
             claim.place_folder(self.before_placing)
         return counts
 
@@ -183,8 +185,18 @@ class Output:
             raise
         with self._named_problem():
             sink.__exit__(None, None, None)
+            written = self._complete(Written(rows, failed))
             claim.place_file(self.before_placing)
-        return Written(rows, failed)
+        return written
+
+    def _complete(self, written: Written) -> Written:
+        """Return the same, or raise ``OutputError`` if rows are missing: Daft 0.7 may stop a query without an error."""
+        if written.rows < self.least:
+            raise OutputError(
+                f"only {written.rows} of {self.least} rows came, and Daft gave no error: {shown(self.place)} is not "
+                "complete."
+            )
+        return written
 
     @contextlib.contextmanager
     def _named_problem(self) -> Iterator[None]:
