@@ -22,8 +22,8 @@ class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are
     """
 
     def _init_executor(self) -> None:
-        from daft_vllm.engine.patches.generators import register_cpu_generators
-        from daft_vllm.engine.patches.masks import register_cpu_masks
+        from daft_vllm.engine.patches.cpu.generators import register_cpu_generators
+        from daft_vllm.engine.patches.cpu.masks import register_cpu_masks
         from daft_vllm.engine.patches.registry import apply_patch
 
         if not apply_patch("kernels", _register_kernels):
@@ -35,7 +35,7 @@ class InCoreExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM's types are
 
 
 def _register_kernels() -> None:
-    from daft_vllm.engine.patches.kernels import register_cpu_kernels  # this import needs vLLM's operators
+    from daft_vllm.engine.patches.cpu.kernels import register_cpu_kernels  # this import needs vLLM's operators
 
     register_cpu_kernels()
 
@@ -52,7 +52,7 @@ class ReproducibleExecutor(InCoreExecutor):
     """``InCoreExecutor`` with the patch in ``same_bits.py``, which an engine with ``reproducible=True`` needs."""
 
     def _init_executor(self) -> None:
-        from daft_vllm.engine.patches.generators import register_cpu_generators
+        from daft_vllm.engine.patches.cpu.generators import register_cpu_generators
         from daft_vllm.engine.patches.registry import apply_patch
         from daft_vllm.errors import EngineStartError
 
@@ -63,6 +63,6 @@ class ReproducibleExecutor(InCoreExecutor):
 
 
 def _register_same_bits() -> None:
-    from daft_vllm.engine.patches.same_bits import register_same_bits  # this import needs vLLM's operators
+    from daft_vllm.engine.patches.cpu.same_bits import register_same_bits  # this import needs vLLM's operators
 
     register_same_bits()

@@ -58,7 +58,7 @@ _SOCKET_NAME = 37
 """Bytes that vLLM adds to the folder for a socket: a slash and a UUID."""
 
 CPU_KERNELS = "daft_vllm_cpu"
-"""Name of the implementations in ``engine/patches/kernels.py``."""
+"""Name of the implementations in ``engine/patches/cpu/kernels.py``."""
 AMX_KERNELS = {
     "ir_op_priority": {op: [CPU_KERNELS, "native"] for op in ("rms_norm", "fused_add_rms_norm")},
 }

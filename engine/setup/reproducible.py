@@ -21,7 +21,7 @@ CPU_CORE_VARIABLES = {
     # Otherwise torch has two functions exp: one for eight or sixteen numbers, and one for those left over.
     "ATEN_CPU_CAPABILITY": "default",
 }
-"""For vLLM's core on a CPU. ``engine/patches/same_bits.py`` does the rest."""
+"""For vLLM's core on a CPU. ``engine/patches/cpu/same_bits.py`` does the rest."""
 
 SET_BY_VLLM = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
 """Variables that vLLM sets in the process that starts its core, by the model and this mode. They would change the next

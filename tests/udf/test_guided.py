@@ -142,7 +142,7 @@ def test_an_answer_that_llguidance_gave_up_on_is_an_error(ask_tiny: Any, monkeyp
 
 
 def test_a_seed_and_a_prompt_of_several_steps(tiny: str) -> None:
-    """On a CPU vLLM 0.32 dies of it by itself (``engine/patches/generators.py``)."""
+    """On a CPU vLLM 0.32 dies of it by itself (``engine/patches/cpu/generators.py``)."""
     args = {**TINY_ARGS, "max_num_batched_tokens": 64, "max_num_seqs": 32}
     drawn = SamplingOptions(max_tokens=8, temperature=1.0, seed=11)
     with OfflineEngine(EngineConfig(tiny, args)) as engine:

@@ -25,7 +25,7 @@ _TRIED_ON_CPU = (
     *("qwen2", "qwen3", "seed_oss", "smollm3"),
 )
 """Kinds of models, as ``config.json`` names them, whose log-probabilities had the same bits alone and in a batch, on a
-CPU. Others may use matrix products that ``engine/patches/same_bits.py`` doesn't know."""
+CPU. Others may use matrix products that ``engine/patches/cpu/same_bits.py`` doesn't know."""
 _STATES = ("linear_attention", "mamba", "recurrent", "conv")
 """Kinds of layers that keep a state instead of keys and values. None of vLLM's backends for them is batch-invariant."""
 _STATE_SIZES = ("linear_num_value_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size")

@@ -61,6 +61,12 @@ def test_front_end_costs_vllm_counts_for_prometheus_whether_asked_or_not() -> No
     assert callable(envs.enable_envs_cache)
 
 
+def test_whole_answers_vllms_core_sends_each_token_whether_it_is_read_or_not() -> None:
+    for module in ("vllm.v1.core.sched.scheduler", "vllm.v1.engine.core"):
+        assert "FINAL_ONLY" not in source(module)
+        assert "output_kind" not in source(module)
+
+
 def test_early_core_vllm_starts_a_new_python_for_its_core(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.utils.system_utils import get_mp_context
 
@@ -132,7 +138,7 @@ def test_adapter_ops_on_a_cpu_rows_without_adapter_get_the_last_one() -> None:
     import torch
     from vllm.lora.ops.torch_ops import lora_ops
 
-    from daft_vllm.engine.patches.adapter_ops import without_negative_rows
+    from daft_vllm.engine.patches.cpu.adapter_ops import without_negative_rows
 
     inputs, weights = torch.ones(3, 4), torch.stack([torch.full((2, 4), value) for value in (1.0, 5.0)])
     found, fixed = torch.zeros(3, 2), torch.zeros(3, 2)

@@ -11,7 +11,7 @@ xgrammar = pytest.importorskip("xgrammar")
 @pytest.mark.parametrize("vocabulary", [64, 1000, 49152])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3], [2, 0], [3], []])
 def test_forbidden_tokens_are_out_and_no_others(vocabulary: int, rows: list[int]) -> None:
-    from daft_vllm.engine.patches.masks import add_masks
+    from daft_vllm.engine.patches.cpu.masks import add_masks
 
     torch.manual_seed(1)
     logits = torch.randn(4, vocabulary).to(torch.bfloat16)

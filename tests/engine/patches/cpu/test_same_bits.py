@@ -17,9 +17,9 @@ from vllm import _custom_ops as ops  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 from vllm.v1.attention.backend import CommonAttentionMetadata  # noqa: E402
 
-from daft_vllm.engine.patches import same_attention, same_bits  # noqa: E402
-from daft_vllm.engine.patches.same_attention import equal_tokens, split, tokens_at_once  # noqa: E402
-from daft_vllm.engine.patches.same_bits import BLOCK, RowBlocks  # noqa: E402
+from daft_vllm.engine.patches.cpu import same_attention, same_bits  # noqa: E402
+from daft_vllm.engine.patches.cpu.same_attention import equal_tokens, split, tokens_at_once  # noqa: E402
+from daft_vllm.engine.patches.cpu.same_bits import BLOCK, RowBlocks  # noqa: E402
 from daft_vllm.engine.setup.reproducible import CPU_CORE_VARIABLES  # noqa: E402
 from daft_vllm.errors import EngineStartError  # noqa: E402
 

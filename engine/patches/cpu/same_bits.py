@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daft_vllm.engine.patches.same_attention import split, tokens_at_once
+from daft_vllm.engine.patches.cpu.same_attention import split, tokens_at_once
 from daft_vllm.errors import EngineStartError
 
 BLOCK = 16

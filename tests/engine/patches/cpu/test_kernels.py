@@ -21,7 +21,7 @@ def ops() -> Any:
     """vLLM's operators, with our kernels registered."""
     from vllm import ir
 
-    from daft_vllm.engine.patches.kernels import register_cpu_kernels
+    from daft_vllm.engine.patches.cpu.kernels import register_cpu_kernels
 
     register_cpu_kernels()
     register_cpu_kernels()  # vLLM may load a plugin twice
@@ -90,7 +90,7 @@ def test_what_they_cannot_compute_is_left_to_vllm(ops: Any) -> None:
 
 _COUNTED = """
 import sys
-from daft_vllm.engine.patches import kernels
+from daft_vllm.engine.patches.cpu import kernels
 from daft_vllm.engine.setup.environment import AMX_KERNELS, start_args
 from daft_vllm.engine import EngineConfig
 

@@ -1,0 +1,1 @@
+"""Changes of vLLM that only engines on a CPU need."""
