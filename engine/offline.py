@@ -40,9 +40,10 @@ class OfflineEngine:
     """A vLLM engine, or several with the same model behind one queue, for any number of concurrent callers.
 
     Opened on construction: the model is loaded before ``__init__`` returns. vLLM's core runs in a child process; one
-    thread of this process drives it, sends waiting rows when there is room, and checks that it is alive. Several
-    engines load one after the other, and each takes rows as soon as it is ready. Rows with the same prefix go to the
-    same one, unless another would have nothing to do. If one ends for good, the others go on with its rows.
+    thread of this process drives it, sends waiting rows when there is room, and checks that it is alive. Of several
+    engines one loads first, then the others, side by side. Each takes rows as soon as it is ready.
+    Rows with the same prefix go to the same one, unless another would have nothing to do. If one ends for good, the
+    others go on with its rows.
 
     Args:
         config: how to start the engine.

@@ -14,8 +14,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from daft_vllm.errors import OptionError
+
+if TYPE_CHECKING:
+    from daft import DataFrame, Expression
 
 DRAIN_ROWS = 7
 """The time that an engine loses at the end of a batch, in rows: 5 to 9 were measured with 64 sequences at once
@@ -81,6 +85,38 @@ def plan_table(rows: int, *, engines: int, workers: int = 1, batch_size: int = 2
     size = math.ceil(rows / (engines * rounds))  # so that the last round is full too
     task = engines // workers * size
     return TablePlan(rows, workers, engines, size, task, math.ceil(rows / task))
+
+
+def partition_by_prefix(df: DataFrame, *prompt: Expression | str, rows_per_task: int | None = None) -> DataFrame:
+    """Sort a table by its prompts, so that the same engine answers rows that share a prefix.
+
+    This is for engines that don't share one queue: those on Ray, and those with ``use_process=True``. Each gets batches
+    of neighbours then, and computes their prefixes once. A prefix with more rows than a batch is divided. In the driver
+    engines share a queue, which keeps prefixes together by itself among the rows that it has: up to 64 batches.
+
+    Args:
+        df: the table.
+        prompt: the columns of text that make the prompts, in that order: expressions or names.
+        rows_per_task: cut the table into partitions of so many rows, which ``daft-vllm plan`` computes. Default: the
+            partitions that Daft's sort makes.
+
+    Returns:
+        The same rows in another order.
+
+    Raises:
+        OptionError: no column is given, one is no text, or ``rows_per_task`` is below 1.
+    """
+    if not prompt:
+        raise OptionError("partition_by_prefix needs the columns of the prompt: partition_by_prefix(df, 'question').")
+    if rows_per_task is not None and rows_per_task < 1:
+        raise OptionError(f"rows_per_task is at least 1, got {rows_per_task}.")
+    columns: list[Expression | str] = [*prompt]
+    named = [(df[one] if isinstance(one, str) else one).alias(f"{i}") for i, one in enumerate(prompt)]
+    for number, field in enumerate(df.select(*named).schema(), 1):
+        if not field.dtype.is_string():
+            raise OptionError(f"column {number} of the prompt is {field.dtype}, not text: cast it to a string.")
+    ordered = df.sort(columns)
+    return ordered if rows_per_task is None else ordered.into_batches(rows_per_task)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from daft_vllm.model_configs import resolve_model
 MOST_STARTS = 4
 """After so many starts with a fault, a job is finished without one."""
 _MUCH = 0.7
-MOST_SECONDS = 180.0
-"""A job that runs longer hangs, and is killed. A start takes 20 to 60 seconds on two cores."""
+MOST_SECONDS = 300.0
+"""A job that runs longer hangs, and is killed. A start takes 20 to 60 seconds on two cores, with Ray twice as long."""
 
 
 class _Ended(NamedTuple):

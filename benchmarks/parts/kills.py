@@ -101,10 +101,16 @@ def stored(store: Path) -> int:
 
 
 def twice_in(store: Path) -> int:
-    """Return how many answers are in a store although it had one for their row already."""
+    """Return how many answers are in a store although it had one for their row already. Refused rows are no answers."""
     if not store.is_dir():
         return 0
-    keys = [key for path in segments_of(store) for _, batch in frames_of(path) for key in batch["key"].to_pylist()]
+    keys = [
+        key
+        for path in segments_of(store)
+        for _, batch in frames_of(path)
+        for key, text in zip(batch["key"].to_pylist(), batch["text"].is_valid().to_pylist(), strict=True)
+        if text
+    ]
     return len(keys) - len(set(keys))
 
 

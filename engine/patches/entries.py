@@ -179,6 +179,8 @@ PATCHES: tuple[Patch, ...] = (
         "an engine takes twice as long to start",
         (
             Target("vllm.v1.engine.utils", "get_mp_context", uses="= get_mp_context()"),
+            Target("vllm.v1.engine.utils", "wait_for_engine_startup"),
+            Target("vllm.v1.engine.utils", "launch_core_engines", uses="wait_for_engine_startup("),
             Target("vllm.utils.system_utils", "get_mp_context"),
             Target("vllm.model_executor.models.registry", "_run_in_subprocess", ("fn",)),
             Target("multiprocessing.util", "spawnv_passfds", ("path", "args", "passfds")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from multiprocessing.context import BaseContext, SpawnContext
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,11 @@ Run = Callable[[Callable[[], Any]], Any]
 """Calls a function, maybe in another process, and returns its result."""
 
 
-def replace_launches(context: Callable[[SpawnContext], BaseContext], run: Callable[[Run], Run]) -> None:
+def replace_launches(
+    context: Callable[[SpawnContext], BaseContext],
+    run: Callable[[Run], Run],
+    while_waiting: Callable[[], AbstractContextManager[None]],
+) -> None:
     """Let vLLM use our processes to start its core and to look at a model's class. The first call in a process counts.
 
     vLLM looks at the class in another process, so that CUDA is not initialized in this one.
@@ -49,6 +54,7 @@ def replace_launches(context: Callable[[SpawnContext], BaseContext], run: Callab
     Args:
         context: takes the context of ``multiprocessing`` that vLLM chose, and returns the one to start the core with.
         run: takes vLLM's function that calls another function in a process, and returns a replacement for it.
+        while_waiting: what this thread does while it waits for a core that loads its model.
     """
     import vllm.model_executor.models.registry as registry
     import vllm.v1.engine.utils as launcher
@@ -61,7 +67,15 @@ def replace_launches(context: Callable[[SpawnContext], BaseContext], run: Callab
         chosen: BaseContext = get_mp_context()
         return context(chosen) if isinstance(chosen, SpawnContext) else chosen
 
+    theirs = launcher.wait_for_engine_startup
+
+    @functools.wraps(theirs)
+    def wait(*args: Any, **more: Any) -> Any:
+        with while_waiting():
+            return theirs(*args, **more)
+
     launcher.get_mp_context, registry._run_in_subprocess = chosen_context, run(registry._run_in_subprocess)
+    launcher.wait_for_engine_startup = wait
 
 
 def save_front_end_costs(llm: Any) -> None:

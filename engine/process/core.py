@@ -35,7 +35,7 @@ from daft_vllm.engine.setup.environment import (
     prepare_environment,
     start_args,
 )
-from daft_vllm.engine.setup.guardian import kill_new_processes, kill_processes
+from daft_vllm.engine.setup.guardian import NewProcesses, kill_processes
 from daft_vllm.engine.setup.log import LogFile, log_on_screen, own_warnings, quiet_thread, route_vllm_logger, start_log
 from daft_vllm.engine.setup.model_files.pickles import safetensors_args
 from daft_vllm.engine.setup.reproducible import GPU_VARIABLES, SET_BY_VLLM, check_machine
@@ -91,13 +91,13 @@ class Core:
         self._end_of_text = end_of_text(llm.model_config)
 
     @classmethod
-    def start(cls, config: EngineConfig, watch: StepWatch, before: Sequence[psutil.Process]) -> Core:
+    def start(cls, config: EngineConfig, watch: StepWatch, processes: NewProcesses) -> Core:
         """Load the model, and block until vLLM is ready. From then on ``watch`` counts vLLM's steps.
 
         Args:
             config: how to start it.
             watch: counts its steps.
-            before: the child processes that exist now. If the start fails, all newer ones are killed.
+            processes: those that it starts. If the start fails, they are killed.
 
         Raises:
             MissingPackageError: vLLM is not installed.
@@ -112,7 +112,7 @@ class Core:
         prepare_environment(cpu=cpu)
         left_out = prepare_patches(cpu=cpu, adapters=bool(config.adapters), reproducible=config.reproducible)
         mode = GPU_VARIABLES if config.reproducible and not cpu else {}
-        with environment_variables(mode), kept_variables(SET_BY_VLLM), core_start(start_log()) as start:
+        with environment_variables(mode), kept_variables(SET_BY_VLLM), core_start(start_log(), processes) as start:
             if not left_out & {"early_core", "openmp"}:
                 in_core = config.parallel_size == 1 and "executor" not in left_out
                 start_core_early(start, cpu=cpu, in_core=in_core, reproducible=config.reproducible)
@@ -120,7 +120,7 @@ class Core:
                 importlib.import_module("vllm.v1.engine.async_llm")
             apply_patch("early_core", take_early_core)
             with gc_frozen():
-                core = cls._start(config, watch, before, left_out, start)
+                core = cls._start(config, watch, left_out, start)
             if not log_on_screen():
                 for warning in own_warnings(start.written()):
                     logger.warning(warning)
@@ -131,7 +131,6 @@ class Core:
         cls,
         config: EngineConfig,
         watch: StepWatch,
-        before: Sequence[psutil.Process],
         left_out: Collection[str],
         start: CoreStart,
     ) -> Core:
@@ -168,7 +167,7 @@ class Core:
                 )
         except Exception as e:
             exit_code = start.exit_code()
-            kill_new_processes(before)
+            start.processes.kill()
             written = start.written()
             start.log.write(traceback.format_exc())
             start.log.show()
@@ -178,7 +177,7 @@ class Core:
         try:
             return cls._of(llm, config, watch, adapters, wanted, start.log)
         except BaseException:
-            kill_new_processes(before)
+            start.processes.kill()
             raise
 
     @classmethod

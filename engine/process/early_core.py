@@ -29,8 +29,8 @@ import psutil
 from daft_vllm.engine.patches.front_end import Run, replace_launches
 from daft_vllm.engine.process.early_main import SET_BY_VLLM
 from daft_vllm.engine.process.main_module import without_main
-from daft_vllm.engine.setup.environment import core_environment, environment_variables
-from daft_vllm.engine.setup.guardian import kill_processes
+from daft_vllm.engine.setup.environment import core_environment, environment_variables, others_may_start
+from daft_vllm.engine.setup.guardian import NewProcesses, kill_processes
 from daft_vllm.engine.setup.log import LogFile
 from daft_vllm.engine.setup.openmp import openmp_environment
 
@@ -87,7 +87,7 @@ class EarlyProcess:
             os.close(child_sentinel)
             orders.close()
             answers.close()
-        self._process = psutil.Process(self.pid)
+        self.process = psutil.Process(self.pid)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call ``function`` in the process, after its imports, and return the result.
@@ -138,7 +138,7 @@ class EarlyProcess:
         """End the process, unless ``give`` has sent it something to run."""
         if not self._given:
             self.close_files()
-            kill_processes([self._process])
+            kill_processes([self.process])
 
 
 @dataclass
@@ -148,14 +148,22 @@ class CoreStart:
     Attributes:
         log: gets the core's stdout and stderr.
         begin: the size of the log when the start began.
+        processes: those that it starts.
         early: the process that becomes the core. None: one is started when vLLM asks for it.
         core: the core, once it is started.
     """
 
     log: LogFile
     begin: int
+    processes: NewProcesses
     early: EarlyProcess | None = None
     core: _Popen | None = None
+
+    def new_process(self, modules: Sequence[str], open_files: Sequence[int] = ()) -> EarlyProcess:
+        """Start a process. Arguments as in ``EarlyProcess``."""
+        started = EarlyProcess(modules, open_files, self.log.fd)
+        self.processes.own.append(started.process)
+        return started
 
     def written(self) -> str:
         """Return what was written to the log since the start began, or the end of that."""
@@ -178,7 +186,7 @@ class _Popen(popen_spawn_posix.Popen):
         task, open_files = self._pickled(process_obj)
         early = start.early
         if early is None or open_files or not early.give(task):  # a process gets open files only when it starts
-            early = EarlyProcess([], open_files, start.log.fd)
+            early = start.new_process([], open_files)
             if not early.give(task):
                 early.close()
                 raise OSError("a new Python process ended at once")
@@ -221,9 +229,14 @@ _this_thread = threading.local()
 
 
 @contextlib.contextmanager
-def core_start(log: LogFile) -> Iterator[CoreStart]:
-    """Let this thread start a core inside, with ``EarlyContext``. Its stdout and stderr go to ``log``."""
-    start = _this_thread.start = CoreStart(log, log.size())
+def core_start(log: LogFile, processes: NewProcesses | None = None) -> Iterator[CoreStart]:
+    """Let this thread start a core inside, with ``EarlyContext``.
+
+    Args:
+        log: gets the core's stdout and stderr.
+        processes: gets the processes that are started. None: nobody needs to know.
+    """
+    start = _this_thread.start = CoreStart(log, log.size(), processes or NewProcesses())
     try:
         yield start
     finally:
@@ -235,7 +248,7 @@ def core_start(log: LogFile) -> Iterator[CoreStart]:
 
 def start_early(start: CoreStart, modules: Sequence[str]) -> None:
     """Start a process that imports ``modules``. The first process that ``start``'s thread starts then uses it."""
-    start.early = EarlyProcess(modules, log=start.log.fd)
+    start.early = start.new_process(modules)
 
 
 def start_core_early(start: CoreStart, *, cpu: bool, in_core: bool, reproducible: bool = False) -> None:
@@ -274,7 +287,7 @@ def take_early_core() -> None:
 
         return run
 
-    replace_launches(lambda chosen: EarlyContext(), run_early)
+    replace_launches(lambda chosen: EarlyContext(), run_early, others_may_start)
 
 
 def with_plugins(function: Callable[[], T]) -> T:

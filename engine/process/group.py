@@ -24,8 +24,9 @@ logger = logging.getLogger("daft_vllm")
 class EngineGroup:
     """One account of rows, and a thread for each vLLM that answers them. Any thread may call the methods.
 
-    Rows are answered as soon as the first vLLM is ready; the others are started one after the other meanwhile. If a
-    vLLM dies, those of its rows that were not inside it go to the others. If it can't be started again, all of them do.
+    Rows are answered as soon as the first vLLM is ready. The others then load side by side, unless they share a GPU. If
+    a vLLM dies, those of its rows that were not inside it go to the others. If it can't be started again, all of its
+    rows do.
 
     Args:
         config: how to start each of them.

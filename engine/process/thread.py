@@ -16,8 +16,6 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
 
-import psutil
-
 from daft_vllm.engine.process.core import Core
 from daft_vllm.engine.process.main_module import refuse_process
 from daft_vllm.engine.process.step_watch import StepWatch
@@ -27,8 +25,8 @@ from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.scheduling.row import Row
 from daft_vllm.engine.setup.config import EngineConfig
 from daft_vllm.engine.setup.devices.driver import MASK, ORDER
-from daft_vllm.engine.setup.environment import START_LOCK, environment_variables
-from daft_vllm.engine.setup.guardian import child_processes, kill_new_processes, raise_if_python_ends
+from daft_vllm.engine.setup.environment import start_with
+from daft_vllm.engine.setup.guardian import NewProcesses, raise_if_python_ends
 from daft_vllm.errors import DaftVLLMError, EngineClosedError, EngineDiedError, EngineStartError, ModelError
 
 logger = logging.getLogger("daft_vllm")
@@ -79,7 +77,7 @@ class EngineThread:
         self._core: Core | None = None  # the latest vLLM
         self._takes_rows = False
         self._held = False
-        self._before_start: list[psutil.Process] | None = None  # while vLLM starts: the older child processes
+        self._starting: NewProcesses | None = None  # while vLLM starts
         self._watch = StepWatch()
         self._watch.on_step = self._admit
         self._over: DaftVLLMError | None = None
@@ -108,7 +106,7 @@ class EngineThread:
             raise e.with_traceback(None) from e.__cause__
 
     def start_later(self) -> None:
-        """Start the thread, which loads the model when no other engine is being started. It doesn't block."""
+        """Start the thread, which loads the model when it is its turn. It doesn't block."""
         self._is_first = False
         self._thread.start()
 
@@ -164,8 +162,8 @@ class EngineThread:
             # If a start is under way, it may replace a killed process by a new one: kill until the thread has ended.
             deadline = time.monotonic() + grace + STOP_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:
-                if (before := self._before_start) is not None:
-                    kill_new_processes(before)
+                if (starting := self._starting) is not None:
+                    starting.kill()
                 self._thread.join(timeout=0.2)
         if self._core is not None:
             self._core.kill()
@@ -197,7 +195,7 @@ class EngineThread:
         if self._is_first:
             first = await self._start(self.config)
         else:
-            with START_LOCK, environment_variables(self._variables):
+            with self._turn(self._variables):
                 if self._over is not None:  # closed while this thread waited for the start of another engine
                     return
                 first = await self._start(self.config)
@@ -210,13 +208,21 @@ class EngineThread:
                 await self._woken.wait()
             core = await self._start_again(core, gpus)
 
+    def _turn(self, variables: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+        """Wait until no other thread starts an engine, and let this thread do so.
+
+        Others go on while this one loads its model, unless they may share a GPU: vLLM measures how much of the GPU's
+        memory is free, and fails if it changes meanwhile.
+        """
+        return start_with(variables, beside_others=not 0 < self.config.gpus < 1)
+
     async def _start(self, config: EngineConfig) -> Core:
         """Start vLLM, load its adapters, and return it."""
-        self._before_start = before = child_processes()
+        self._starting = starting = NewProcesses()
         try:
-            self._core = core = Core.start(config, self._watch, before)
+            self._core = core = Core.start(config, self._watch, starting)
         finally:
-            self._before_start = None
+            self._starting = None
         try:
             await core.load_adapters(self.config.stall_timeout)
         except BaseException:
@@ -256,7 +262,7 @@ class EngineThread:
         config = replace(self.config, engine_args={**self.config.engine_args, "max_model_len": before.max_model_len})
         while self._over is None:
             try:
-                with START_LOCK, environment_variables(gpus):
+                with self._turn(gpus):
                     if self._over is not None:  # closed while this thread waited for the start of another engine
                         return None
                     core = await self._start(config)

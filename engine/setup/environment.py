@@ -22,6 +22,7 @@ _GIB = 1024**3
 
 START_LOCK = threading.Lock()
 """Locked while an engine starts with its own variables: the whole process has them until the engine's children run."""
+_this_thread = threading.local()
 
 COMMON = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -100,6 +101,44 @@ def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
     with kept_variables(values):
         os.environ.update(values)
         yield
+
+
+@contextlib.contextmanager
+def start_with(values: Mapping[str, str], *, beside_others: bool) -> Iterator[None]:
+    """Let this thread start an engine with these variables inside the ``with`` block, when no other thread does.
+
+    Args:
+        values: the variables.
+        beside_others: let others start engines while this thread is in ``others_may_start``.
+    """
+    with START_LOCK:
+        _this_thread.before = dict(os.environ) if beside_others else None
+        try:
+            with environment_variables(values):
+                yield
+        finally:
+            _this_thread.before = None
+
+
+@contextlib.contextmanager
+def others_may_start() -> Iterator[None]:
+    """Let other threads start engines inside the ``with`` block: this thread only waits for processes that run.
+
+    They don't see the variables that this thread has set. Does nothing outside ``start_with(beside_others=True)``.
+    """
+    before: dict[str, str] | None = getattr(_this_thread, "before", None)
+    if before is None:
+        yield
+        return
+    names = {*before, *os.environ}
+    changed = {name: os.environ.get(name) for name in names if os.environ.get(name) != before.get(name)}
+    set_variables({name: before.get(name) for name in changed})
+    START_LOCK.release()
+    try:
+        yield
+    finally:
+        START_LOCK.acquire()
+        set_variables(changed)
 
 
 def core_environment(*, cpu: bool, reproducible: bool = False) -> contextlib.AbstractContextManager[None]:

@@ -67,9 +67,23 @@ def child_processes() -> list[psutil.Process]:
     return found
 
 
-def kill_new_processes(before: Sequence[psutil.Process]) -> None:
-    """Kill the ``child_processes`` that are not in ``before``, and wait until they are gone."""
-    kill_processes([process for process in child_processes() if process not in before])
+class NewProcesses:
+    """The processes that one start of vLLM has started.
+
+    Attributes:
+        own: those that are known to be of this start. Empty: vLLM starts its core itself.
+    """
+
+    def __init__(self) -> None:
+        self.own: list[psutil.Process] = []
+        self._before = child_processes()
+
+    def kill(self) -> None:
+        """Kill them and their descendants, and wait until they are gone.
+
+        If none is known, they are all ``child_processes`` that are newer than this object. Callable from any thread.
+        """
+        kill_processes(self.own or [process for process in child_processes() if process not in self._before])
 
 
 def raise_if_python_ends() -> None:

@@ -22,6 +22,7 @@ from .udf.columns.parts import document as document
 from .udf.columns.parts import image as image
 from .udf.columns.shared_first import shared_first as shared_first
 from .udf.columns.template import template as template
+from .udf.partitions import partition_by_prefix as partition_by_prefix
 from .udf.prompt import prompt as prompt
 from .udf.provider import Provider as Provider
 from .udf.worker.engines import close_engines as close_engines

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from itertools import groupby
+
+import daft
 import pytest
+from daft import col, lit
 from typer.testing import CliRunner
 
+from daft_vllm import partition_by_prefix
 from daft_vllm.cli import app
 from daft_vllm.errors import OptionError
 from daft_vllm.udf.partitions import plan_table, simulate
@@ -63,3 +69,31 @@ def test_the_command() -> None:
     assert "df.into_batches(" in result.stdout
     assert "max_concurrency=8" in result.stdout
     assert CliRunner().invoke(app, ["plan", "--rows", "10", "--engines", "3", "--workers", "2"]).exit_code == 1
+
+
+def test_rows_that_share_a_prefix_become_neighbours() -> None:
+    rng = random.Random(1)
+    rows = [(f"{group} " * 20, f"row {i}") for i in range(3000) for group in [rng.choice("abcdefgh")]]
+    rows += [("a " * 20, None), (None, "alone")]
+    rng.shuffle(rows)
+    table = {"id": list(range(len(rows))), "system": [a for a, _ in rows], "question": [b for _, b in rows]}
+    ordered = partition_by_prefix(daft.from_pydict(table), "system", col("question") + lit("!"))
+    found = ordered.to_pydict()
+    assert sorted(found["id"]) == table["id"]
+    assert all(rows[i] == (a, b) for i, a, b in zip(found["id"], found["system"], found["question"], strict=True))
+    assert len(list(groupby(found["system"]))) == 9
+    batches = [
+        len(one) for one in partition_by_prefix(daft.from_pydict(table), "system", rows_per_task=500).to_arrow_iter()
+    ]
+    assert sum(batches) == len(rows)
+    assert max(batches) <= 500
+
+
+def test_columns_that_are_no_text_are_refused() -> None:
+    df = daft.from_pydict({"id": [1], "text": ["a"]})
+    with pytest.raises(OptionError, match="column 2 of the prompt is Int64, not text: cast it"):
+        partition_by_prefix(df, "text", col("id"))
+    with pytest.raises(OptionError, match="needs the columns of the prompt"):
+        partition_by_prefix(df)
+    with pytest.raises(OptionError, match="rows_per_task is at least 1, got 0"):
+        partition_by_prefix(df, "text", rows_per_task=0)

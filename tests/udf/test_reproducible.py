@@ -20,6 +20,7 @@ from daft_vllm.engine.process.step_watch import StepWatch
 from daft_vllm.engine.requests.sampling import SamplingOptions
 from daft_vllm.engine.setup.devices.driver import GpuState
 from daft_vllm.engine.setup.environment import core_environment, start_args
+from daft_vllm.engine.setup.guardian import NewProcesses
 from daft_vllm.engine.setup.reproducible import CPU_CORE_VARIABLES
 from daft_vllm.errors import DeviceError, ModelError, OptionError
 from daft_vllm.model_configs import config_of
@@ -160,7 +161,7 @@ def test_vllms_processes_on_gpus_get_the_mode_and_nothing_stays(
     monkeypatch.setattr(core, "check_build", lambda gpus: None)
     monkeypatch.setattr(core, "start_core_early", first_process)
     with pytest.raises(InterruptedError):
-        core.Core.start(EngineConfig("m", gpus=1, reproducible=reproducible), StepWatch(), [])
+        core.Core.start(EngineConfig("m", gpus=1, reproducible=reproducible), StepWatch(), NewProcesses())
     assert seen == [expected]
     assert not {"VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"} & os.environ.keys()
 

@@ -7,13 +7,16 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import daft
 import psutil
 import pytest
 from daft import col
 
-from daft_vllm import OfflineEngine, Request, SamplingOptions, prompt
+from daft_vllm import EngineConfig, OfflineEngine, Request, SamplingOptions, prompt
+from daft_vllm.engine.process import early_core
+from daft_vllm.engine.setup.environment import START_LOCK
 from daft_vllm.engine.setup.openmp import divided_cores
 from daft_vllm.errors import DeviceError
 from daft_vllm.udf.worker import engines
@@ -97,3 +100,37 @@ def test_a_dead_core_loses_nothing_and_the_other_goes_on(two: OfflineEngine) -> 
     assert two.stats().since(before).restarts <= 1
     two.stats().check()
     assert not two.is_over
+
+
+def test_later_engines_load_side_by_side_with_variables_of_their_own(
+    tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If one of them dies meanwhile, the other one's core stays."""
+    close_engines()
+    seen = []
+
+    class Noted(early_core.EarlyProcess):
+        def __init__(self, *args: Any) -> None:
+            seen.append(os.environ.get("DAFT_VLLM_MARK"))
+            super().__init__(*args)
+
+    monkeypatch.setattr(early_core, "EarlyProcess", Noted)
+    config = EngineConfig(tiny, {**TINY_ARGS, "max_num_seqs": 16}, gpus=0, max_restarts=0)
+    with OfflineEngine(config, variables=[{}, *({"DAFT_VLLM_MARK": mark} for mark in ("dies", "lives"))]) as engine:
+        first, second, third = engine._state._threads
+        both = False
+        deadline = time.monotonic() + 180
+        while not (second.is_over and third.lane.is_open):
+            assert time.monotonic() < deadline, "an engine doesn't start, or doesn't end"
+            starting = [one._starting for one in (second, third)]
+            if not both and all(one is not None and one.own for one in starting):
+                both = True
+                starting[0].own[0].kill()
+            time.sleep(0.02)
+        assert both
+        assert seen == [None, "dies", "lives"]
+        assert "DAFT_VLLM_MARK" not in os.environ
+        assert START_LOCK.acquire(timeout=0)
+        START_LOCK.release()
+        assert [one.is_over for one in (first, second, third)] == [False, True, False]
+        assert all(outcome.text for outcome in engine.run(requests(300)))
