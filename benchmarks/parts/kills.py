@@ -58,7 +58,8 @@ def main(
 
         def start(store: Path, output: Path) -> subprocess.Popen[bytes]:
             command = [sys.executable, str(script), str(rows), model, str(store), str(output), str(temperature)]
-            env = {**os.environ, "DAFT_RUNNER": "ray" if ray else "native"}
+            # Ray in a folder of its own: else it joins whatever cluster runs on this machine.
+            env = {**os.environ, "DAFT_RUNNER": "ray" if ray else "native", "RAY_TMPDIR": name}
             with (folder / "log").open("ab") as log:
                 return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
