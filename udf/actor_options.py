@@ -8,7 +8,7 @@ from typing import Any
 from daft_vllm.errors import OptionError, suggest
 
 _OURS = {
-    "max_concurrency": "daft-vllm sets how many batches an engine has; the number of engines is prompt(max_concurrency=...)",
+    "max_concurrency": "daft-vllm sets how many batches an engine has. The number of engines is another option",
     "num_gpus": "write gpus=",
     "memory": "Daft 0.7 takes none for an actor: ask for a resource of your own, ray_options={'resources': {...}}",
     "name": "there are several actors, which Daft names",

@@ -267,7 +267,8 @@ def test_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         assert check_cluster(1, 2) == "2 of 2 GPUs, 2 of 2 CPUs"
         with pytest.raises(
-            Exception, match=r"need 4 GPUs and 4 CPUs; the cluster has 2 GPUs and 2 CPUs on 1 node: pass max_concurrency=2"
+            Exception,
+            match=r"need 4 GPUs and 4 CPUs; the cluster has 2 GPUs and 2 CPUs on 1 node: pass max_concurrency=2",
         ):
             check_cluster(1, 4)
     finally:

@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Run:
     def run(
         script: str | None, *args: str, address: str | None = None, seconds: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "daft_vllm.cli"]
+        command = [sys.executable, "-c", "from daft_vllm.cli import app; app()"]
         if script is not None:
             (tmp_path / "script.py").write_text(script, encoding="utf-8")
             command = [sys.executable, str(tmp_path / "script.py")]

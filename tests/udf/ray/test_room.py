@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.planning import room
 from daft_vllm.udf.preflight import cluster
 from daft_vllm.udf.preflight.cluster import GROWS, check_room_in_cluster, need_of
+from daft_vllm.udf.preflight.connection import check_reachable
 
 Nodes = list[dict[str, float]]
 
@@ -50,7 +52,7 @@ def test_how_many_engines_fit_on_a_machine(there: float, gpus: float, fit: int) 
             [node(8, 2), node(8, 2)],
             6,
             need_of(1),
-            "6 engines of 1 GPU need 6 GPUs; the cluster has 4 GPUs on 2 nodes: pass max_concurrency=4, or \"auto\".",
+            '6 engines of 1 GPU need 6 GPUs; the cluster has 4 GPUs on 2 nodes: pass max_concurrency=4, or "auto".',
         ),
         (
             [node(0), node(2)],
@@ -71,7 +73,12 @@ def test_how_many_engines_fit_on_a_machine(there: float, gpus: float, fit: int) 
             need_of(1),
             "4 engines of 1 CPU need 4 CPUs; the cluster has 2 CPUs on 1 node: pass max_concurrency=2",
         ),
-        ([node(8, 2), node(8)], 3, need_of(0.6), "the cluster has 1 node with 2 GPUs and 8 CPUs, 1 node with 0 GPUs and"),
+        (
+            [node(8, 2), node(8)],
+            3,
+            need_of(0.6),
+            "the cluster has 1 node with 2 GPUs and 8 CPUs, 1 node with 0 GPUs and",
+        ),
         ([node(8, 2)] * 4, 1, need_of(4), "an engine needs 4 GPUs and 1 CPU of one node, and the cluster has 4 nodes"),
         ([node(8)], 1, need_of(1), "has 1 node with 0 GPUs and 8 CPUs: lower gpus, or add a larger node."),
         ([node(0)], 1, need_of(0), "an engine needs 1 CPU of one node, and the cluster's nodes have none"),
@@ -155,6 +162,25 @@ def test_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt(col("q"), gpus=0, max_concurrency=2)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "http://127.0.0.1:8265", "ray://", "host:port", "a b", "::"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(OptionError, match="is no address of a Ray cluster: write auto, host:6379 or ray://host:10001"):
+        check_reachable(address)
+
+
+def test_where_nobody_answers() -> None:
+    with socket.socket() as unused:  # bound, but it doesn't listen
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+            with pytest.raises(DeviceError, match=rf"no Ray cluster answers at '{address}' \(Connection refused\)"):
+                check_reachable(address)
+        with pytest.raises(DeviceError, match="no Ray cluster answers at 'no-such-host.invalid:6379'"):
+            check_reachable("no-such-host.invalid:6379")
+    for word in ("", "auto", "local"):
+        check_reachable(word)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -174,6 +200,8 @@ def test_ray_options_are_checked_and_not_shown(given: Any, message: str) -> None
 def test_ray_options_are_for_ray() -> None:
     given = {"runtime_env": {"conda": "s3cret"}, "num_cpus": 2}
     assert "s3cret" not in repr(PromptOptions(ray_options=given))
-    with pytest.raises(OptionError, match=r"ray_options are for Ray, .*: call daft.set_runner_ray\(\) before") as caught:
+    with pytest.raises(
+        OptionError, match=r"ray_options are for Ray, .*: call daft.set_runner_ray\(\) before"
+    ) as caught:
         prompt(col("q"), gpus=0, ray_options=given)
     assert "s3cret" not in str(caught.value)
