@@ -73,7 +73,7 @@ def test_readme_has_one_table_for_its_snippets() -> None:
 def test_snippets_of_the_readme_run_after_its_table(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As they stand, up to the query, for a machine with eight GPUs. What a comment says of a line's output begins as the output does."""
+    """As they stand, up to the query, as with eight GPUs. What a comment says of a line's output is how that begins."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("daft_vllm.engine.setup.devices.room.visible_gpus", lambda: [str(gpu) for gpu in range(8)])
     names: dict[str, object] = {"__name__": "snippet"}

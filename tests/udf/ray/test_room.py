@@ -142,7 +142,9 @@ def test_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         prompt(col("q"), gpus=1, max_concurrency=6, use_process=True)
     with pytest.raises(DeviceError, match=too_many):
         Provider(gpus=1, max_concurrency=6)
-    with pytest.raises(DeviceError, match="9 engines of 0.5 GPU need 4.5 GPUs, and 4 are visible here: pass max_.*=8"):
+    with pytest.raises(
+        DeviceError, match=r"9 engines of 0\.5 GPU need 4\.5 GPUs, and 4 are visible here: pass max_concurrency=8"
+    ):
         prompt(col("q"), gpus=0.5, max_concurrency=9)
     with pytest.raises(DeviceError, match="an engine needs 8 GPUs, and 4 are visible here: lower gpus"):
         check_room_here(1, 8)
@@ -175,7 +177,7 @@ def test_where_nobody_answers() -> None:
         for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
             with pytest.raises(DeviceError, match=rf"no Ray cluster answers at '{address}' \(Connection refused\)"):
                 check_reachable(address)
-        with pytest.raises(DeviceError, match="no Ray cluster answers at 'no-such-host.invalid:6379'"):
+        with pytest.raises(DeviceError, match=r"no Ray cluster answers at 'no-such-host\.invalid:6379'"):
             check_reachable("no-such-host.invalid:6379")
     for word in ("", "auto", "local"):
         check_reachable(word)
