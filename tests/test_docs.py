@@ -15,7 +15,15 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "document",
-    ["README.md", "CHANGELOG.md", "docker/README.md", "docs/architecture.md", "docs/speed.md", "docs/stopped-jobs.md"],
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "docker/README.md",
+        "docs/architecture.md",
+        "docs/ray.md",
+        "docs/speed.md",
+        "docs/stopped-jobs.md",
+    ],
 )
 def test_files_that_a_document_names_exist(document: str) -> None:
     """Paths between backticks, from the root or from the folder that was named before; and links."""
