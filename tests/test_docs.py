@@ -15,7 +15,15 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "document",
-    ["README.md", "CHANGELOG.md", "docker/README.md", "docs/architecture.md", "docs/speed.md", "docs/stopped-jobs.md"],
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "docker/README.md",
+        "docs/architecture.md",
+        "docs/ray.md",
+        "docs/speed.md",
+        "docs/stopped-jobs.md",
+    ],
 )
 def test_files_that_a_document_names_exist(document: str) -> None:
     """Paths between backticks, from the root or from the folder that was named before; and links."""
@@ -73,8 +81,9 @@ def test_readme_has_one_table_for_its_snippets() -> None:
 def test_snippets_of_the_readme_run_after_its_table(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As they stand, up to the query. What a comment says of a line's output begins as the output does."""
+    """As they stand, up to the query, as with eight GPUs. What a comment says of a line's output is how that begins."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("daft_vllm.engine.setup.devices.room.visible_gpus", lambda: [str(gpu) for gpu in range(8)])
     names: dict[str, object] = {"__name__": "snippet"}
     exec(compile(TABLE + code, "README.md", "exec"), names)
     said = re.findall(r"^print\(.*\)  # (.*?)(?:; \.\.\.)?$", code, re.M)

@@ -21,13 +21,13 @@ from daft_vllm.model_configs.resolution import resolve
 from daft_vllm.udf.columns.parts import Messages, Part, parts_of
 from daft_vllm.udf.options import DEFAULT_MODEL, PromptOptions, option_default
 from daft_vllm.udf.planning.conversation import check_recommends
-from daft_vllm.udf.planning.engine import engines_of
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.planning.room import engines_of
 from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
 from daft_vllm.udf.preflight.chat_template import check_chat_template
+from daft_vllm.udf.preflight.cluster import check_cluster
 from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
 from daft_vllm.udf.preflight.machine import (
-    check_cluster,
     check_gpus_here,
     check_patches,
     check_shared_memory,
@@ -117,7 +117,8 @@ def check(
     elsewhere = planned is not None and planned != _card_here()
     where = "this machine: " if elsewhere else ""
     gpus: float = given("gpus") if given("gpus") is not None else float(planned is not None or bool(visible_gpus()))
-    engines, applied = _engines(given("max_concurrency"), gpus, planned), given("apply_chat_template")
+    engines = _engines(given("max_concurrency"), gpus, planned, given("ray_options"))
+    applied = given("apply_chat_template")
     found = Model(given("model"))
     checks: list[Check] = []
 
@@ -178,7 +179,7 @@ def check(
         ("context", lambda: _context(found, parts, df, options), no_prompt or no_table),
         ("memory", lambda: _memory(found, card, gpus), unknown),
         ("GPUs", gpus_seen, ""),
-        ("cluster", lambda: check_cluster(gpus, engines), no_ray),
+        ("cluster", lambda: check_cluster(gpus, engines, given("ray_options")), no_ray),
         ("disk", lambda: check_disk(found, elsewhere=elsewhere), unknown),
         ("shared memory", lambda: check_shared_memory(gpus, where), ""),
         ("batches", lambda: _batches(df, parts, engines, given("batch_size"), shares=in_processes), no_table),
@@ -303,12 +304,14 @@ def _context(model: Model, parts: list[Part], df: daft.DataFrame | None, options
     return summary
 
 
-def _engines(max_concurrency: int | str, gpus: float, planned: Card | None) -> int:
+def _engines(
+    max_concurrency: int | str, gpus: float, planned: Card | None, ray_options: Mapping[str, Any] | None
+) -> int:
     """Return how many engines there are. On a card that this machine doesn't have, ``"auto"`` is one."""
     if max_concurrency == "auto" and planned is not None:
         return 1
     try:
-        return engines_of(max_concurrency, gpus)
+        return engines_of(max_concurrency, gpus, ray_options)
     except OptionError:  # the check of the GPUs says it
         return 1
 

@@ -24,6 +24,7 @@ from daft_vllm.engine.setup.config import RESERVED_ARGS, secret_refused
 from daft_vllm.engine.setup.sampling_rules import check_sampling
 from daft_vllm.errors import OptionError, suggest
 from daft_vllm.secrets import secrets_in
+from daft_vllm.udf.actor_options import check_ray_options
 from daft_vllm.udf.other_names import NOT_HERE, OTHER_NAMES
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ class SamplingArguments(TypedDict, total=False):
     spaces_between_special_tokens: bool | daft.Expression
 
 
-def _option(default: Any, text: str, kind: str | None = None) -> Any:
-    """Return a field. ``kind`` says what the option is, where the words for its type would not say enough."""
-    return field(default=default, metadata={"help": text, "kind": kind})
+def _option(default: Any, text: str, kind: str | None = None, *, secret: bool = False) -> Any:
+    """Return a field. ``kind`` says what the option is, where the words for its type would not say enough.
+
+    ``secret``: a value may hold a secret, and is not shown.
+    """
+    return field(default=default, metadata={"help": text, "kind": kind, "secret": secret}, repr=not secret)
 
 
 _PAIRS = "a list of pairs: the column of an answer, and the message that follows it"
@@ -105,7 +109,7 @@ class PromptOptions:
     )
     model: str = _option(DEFAULT_MODEL, "A folder, a name on the hub, or a short name such as smollm2-135m.")
     engine_args: Mapping[str, Any] | None = _option(
-        None, "vLLM's engine arguments, by vLLM's names.", "a dict by vLLM's names"
+        None, "vLLM's engine arguments, by vLLM's names.", "a dict by vLLM's names", secret=True
     )
     goal: str | None = _option(None, "The job's goal: throughput, long-context, images, text or short-job.")
     apply_chat_template: bool | None = _option(None, "Whether the model's chat template is applied.")
@@ -124,6 +128,9 @@ class PromptOptions:
     use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
     max_concurrency: Annotated[int, Field(ge=1)] | Literal["auto"] = _option(
         1, "Engines in all; auto: as many as the visible GPUs are enough for."
+    )
+    ray_options: Mapping[str, Any] | None = _option(
+        None, "On Ray: options of each engine's actor, by Ray's names.", "a dict by Ray's names", secret=True
     )
     batch_size: Annotated[int, Field(ge=1)] | None = _option(None, "Rows sent to an engine at once.")
     dedupe: bool = _option(True, "Compute rows with the same prompt and options once.")
@@ -155,7 +162,7 @@ class PromptOptions:
             if one.name == "sampling" or value is one.default or allows(option_type(one.name), value):
                 continue
             kind = one.metadata["kind"] or words(option_type(one.name))
-            seen = type(value).__name__ if one.name == "engine_args" else shown(value)  # it may hold a secret
+            seen = type(value).__name__ if one.metadata["secret"] else shown(value)
             wrong.append(f"{one.name} is {kind}, got {seen}.")
         if wrong:
             raise OptionError(" ".join(wrong))
@@ -171,6 +178,8 @@ class PromptOptions:
         for name, value in self.sampling.items():
             _check_name(name, value)
         self._check_store()
+        if self.ray_options is not None:
+            check_ray_options(self.ray_options)
         if self.sampling.get("thinking_token_budget") is not None and not self.thinking:
             raise OptionError("thinking_token_budget needs thinking=True: set that too, or leave the budget out.")
 
@@ -258,6 +267,7 @@ class PromptOptions:
             examples=(),
             sampling={},
             row_key=None,
+            ray_options=None,
             system_message=None if self.has_column("system_message") else self.system_message,
             adapter=None if self.has_column("adapter") else self.adapter,
         )

@@ -15,9 +15,10 @@ from daft_vllm.udf.answers.formats import PerRow, Tools
 from daft_vllm.udf.columns.files import FileAccess
 from daft_vllm.udf.columns.parts import Messages, parts_of, turns_of
 from daft_vllm.udf.options import DEFAULT, OPTION_NAMES, PromptOptions, SamplingArguments
-from daft_vllm.udf.planning.engine import engines_of
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.planning.room import check_room, engines_of
 from daft_vllm.udf.planning.store import with_store
+from daft_vllm.udf.preflight.connection import on_ray
 from daft_vllm.udf.progress.queries import new_folder, show_progress_of, wants_display
 from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.worker.expression import actor_expression
@@ -66,6 +67,7 @@ def prompt(
     reproducible: bool = DEFAULT.reproducible,
     use_process: bool | Literal["auto"] = DEFAULT.use_process,
     max_concurrency: int | Literal["auto"] = DEFAULT.max_concurrency,
+    ray_options: Mapping[str, Any] | None = DEFAULT.ray_options,
     batch_size: int | None = DEFAULT.batch_size,
     dedupe: bool = DEFAULT.dedupe,
     on_error: Literal["null", "raise"] = DEFAULT.on_error,
@@ -177,7 +179,10 @@ def prompt(
             native runner, else True.
         max_concurrency: engines in all. Default 1. ``"auto"``: as many as the visible GPUs (on Ray, those of the
             cluster) are enough for, one on a CPU. In the driver they take rows from one queue, each as soon as it is
-            loaded; rows that share a prefix go to the same one.
+            loaded; rows that share a prefix go to the same one. More engines than there is room for are an error here.
+        ray_options: on Ray, options of the actor that each engine is, by the names of Ray's ``ActorClass.options``:
+            ``{"resources": {"a100": 1}}``, ``{"num_cpus": 4}`` (Daft's own default is 1), ``label_selector`` and so on.
+            Of a ``runtime_env`` Daft takes ``conda`` only. Default: none.
         batch_size: rows sent to an engine at once. Default 2048; 128 if a message has several parts, or is marked with
             ``image``, ``audio`` or ``document``. In the driver 4 batches of such messages are in flight, because images
             take memory.
@@ -232,6 +237,8 @@ def prompt(
         OptionError: an option is unknown, out of range, or contradicts another.
         SchemaError: ``return_format`` cannot be used.
         ModelError: ``model`` is a folder that isn't there, or isn't a model's.
+        DeviceError: there is no room for the engines, on this machine or on the nodes of the Ray cluster; or no cluster
+            answers.
 
     Errors that only a worker can find (a model the hub doesn't have, too little memory) end the query when it runs.
     """
@@ -251,6 +258,8 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     kinds = [[part.kind for part in asked] for _, asked in later]
     spec = spec_of(options, [part.kind for part in parts], kinds, use_process=use_process)
     columns = [part.column for part in parts]
+    engines = engines_of(options.max_concurrency, spec.engine.gpus, options.ray_options)
+    check_room(engines, spec.engine.gpus, options.ray_options, stored=options.store is not None)
     spec = with_store(spec, options, columns)
     for answer, asked in later:
         columns += [answer, *(part.column for part in asked)]
@@ -266,7 +275,8 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
         spec,
         columns,
         use_process=use_process,
-        engines=engines_of(options.max_concurrency, spec.engine.gpus),
+        engines=engines,
+        ray_options=options.ray_options,
         batch_size=options.batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE),
         max_batches=MEDIA_BATCHES if media else None,
     )
@@ -279,12 +289,18 @@ def uses_process(options: PromptOptions) -> bool:
     """Return whether engines run in processes of their own.
 
     Raises:
-        OptionError: ``use_process`` is False on Ray; or ``files`` has credentials, which aren't sent elsewhere.
+        OptionError: ``use_process`` is False on Ray; ``ray_options`` are given elsewhere; or ``files`` has credentials,
+            which aren't sent elsewhere.
     """
-    on_ray = daft.get_or_infer_runner_type() == "ray"
-    wanted = on_ray if options.use_process == "auto" else options.use_process
+    ray = on_ray()
+    if options.ray_options is not None and not ray:
+        raise OptionError(
+            "ray_options are for Ray, and Daft runs its queries on this machine: call daft.set_runner_ray() before, or "
+            "leave them out."
+        )
+    wanted = ray if options.use_process == "auto" else options.use_process
     if wanted and options.files is not None:
         options.files.check_sent()
-    if not wanted and on_ray:
+    if not wanted and ray:
         raise OptionError("use_process=False runs the engine in the driver, which can't be done on Ray: leave it out.")
     return wanted

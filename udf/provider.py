@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import daft
 from daft import DataType, Series
 from daft.ai.protocols import Prompter, PrompterDescriptor
 from daft.ai.provider import Provider as DaftProvider
@@ -20,8 +19,9 @@ from daft_vllm.udf.answers.formats import PerRow
 from daft_vllm.udf.answers.tools import CallFormat
 from daft_vllm.udf.columns.parts import PartKind
 from daft_vllm.udf.options import PromptOptions, is_column
-from daft_vllm.udf.planning.engine import engines_of
 from daft_vllm.udf.planning.plan import spec_of
+from daft_vllm.udf.planning.room import check_room, engines_of
+from daft_vllm.udf.preflight.connection import on_ray
 from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.prompt import BATCH_SIZE
 from daft_vllm.udf.worker.actor import PromptActor
@@ -35,6 +35,7 @@ _NOT_HERE = {
     "store_changed": "about a store, which only daft-vllm's own function keeps",
     "store_retry": "about a store, which only daft-vllm's own function keeps",
     "row_key": "about a store, which only daft-vllm's own function keeps",
+    "ray_options": "not passed on by Daft's prompt",
     "use_process": "a choice that Daft's prompt makes itself",
     "batch_size": "a choice that Daft's prompt makes itself",
     "max_retries": "Daft's name for the option retries of daft-vllm",
@@ -96,16 +97,18 @@ class Provider(DaftProvider):
         if (on_error := given.get("on_error")) in _ON_ERROR:
             given["on_error"] = _ON_ERROR[on_error]
         chosen = PromptOptions.of({**given, "return_format": return_format, "details": True})
-        on_ray = daft.get_or_infer_runner_type() == "ray"
-        if on_ray and chosen.files is not None:
+        ray = on_ray()
+        if ray and chosen.files is not None:
             chosen.files.check_sent()
-        spec = spec_of(chosen, ["auto"], use_process=on_ray)
+        spec = spec_of(chosen, ["auto"], use_process=ray)
+        engines = engines_of(chosen.max_concurrency, spec.engine.gpus)
+        check_room(engines, spec.engine.gpus)
         return _Descriptor(
             self._name,
             chosen.model,
             spec,
             _makes_values(return_format),
-            engines_of(chosen.max_concurrency, spec.engine.gpus),
+            engines,
         )
 
 
@@ -129,7 +132,7 @@ class _Descriptor(PrompterDescriptor):
     def get_udf_options(self) -> UDFOptions:
         # The actor itself asks again for rows that fail. An error that it raises has to end the query.
         gpus: Any = self.spec.engine.gpus
-        concurrency = self.engines if daft.get_or_infer_runner_type() == "ray" else None
+        concurrency = self.engines if on_ray() else None
         return UDFOptions(concurrency=concurrency, num_gpus=gpus, max_retries=0, on_error="raise")
 
     def instantiate(self) -> Prompter:

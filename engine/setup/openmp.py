@@ -86,7 +86,8 @@ def divided_cores(engines: int) -> list[dict[str, str]]:
     cpus = [*{core: cpu for _, cpu, core in listed}.values()]  # by memory node: an engine should have one
     if len(cpus) < engines:
         raise DeviceError(
-            f"{engines} engines need a CPU core each, and this process may use {len(cpus)}: lower max_concurrency."
+            f"{engines} engines need a CPU core each, and this process may use {len(cpus)}: pass "
+            f"max_concurrency={len(cpus)}."
         )
     ends = [len(cpus) * i // engines for i in range(engines + 1)]
     return [{BIND: ",".join(map(str, cpus[start:end]))} for start, end in itertools.pairwise(ends)]

@@ -260,14 +260,15 @@ def test_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a real Ray with GPUs by name only."""
     import ray
 
-    from daft_vllm.udf.preflight.machine import check_cluster
+    from daft_vllm.udf.preflight.cluster import check_cluster
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    ray.init(num_gpus=2, num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init(num_gpus=2, num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        assert check_cluster(1, 2) == "2 of 2 GPUs"
+        assert check_cluster(1, 2) == "2 of 2 GPUs, 2 of 2 CPUs"
         with pytest.raises(
-            Exception, match=r"4 engines with 1 GPU each: 4, and the cluster has 2: lower max_concurrency to 2"
+            Exception,
+            match=r"need 4 GPUs and 4 CPUs; the cluster has 2 GPUs and 2 CPUs on 1 node: pass max_concurrency=2",
         ):
             check_cluster(1, 4)
     finally:

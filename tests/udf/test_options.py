@@ -99,6 +99,12 @@ def test_every_option_has_a_line_of_help_which_the_command_shows() -> None:
         ({"deadline": "tomorrow"}, "deadline is a time, such as '2026-12-01T06:00', got 'tomorrow'."),
         ({"deadline": 3600}, "deadline is a time, '2026-12-01T06:00', got 3600."),
         ({"max_concurency": 2}, "Did you mean 'max_concurrency'"),
+        ({"ray_options": 2}, "ray_options is a dict by Ray's names"),
+        ({"ray_options": {"max_concurrency": 2}}, "ray_options can't have 'max_concurrency': daft-vllm sets"),
+        ({"ray_options": {"num_gpus": 2}}, "ray_options can't have 'num_gpus': write gpus=."),
+        ({"ray_options": {"num_cpu": 2}}, "Ray has no option 'num_cpu' for actors. Did you mean 'num_cpus'?"),
+        ({"ray_options": {"resources": {"GPU": 1}}}, "Ray takes no dict like this one for 'resources'"),
+        ({"ray_options": {"num_cpus": "two"}}, "Ray takes no str like this one for 'num_cpus'"),
     ],
 )
 def test_what_an_option_cannot_be(options: dict[str, Any], message: str) -> None:
@@ -162,6 +168,7 @@ def test_a_worker_gets_no_columns_and_nothing_twice() -> None:
         turns=[(daft.col("a"), daft.col("q"))],
         examples=[("1 + 1?", 2)],
         retries=2,
+        ray_options={"resources": {"a100": 1}},
         sampling={"max_tokens": daft.col("limit"), "seed": 1},
     )
     assert options.row_sampling.keys() == {"max_tokens"}
@@ -213,6 +220,7 @@ expression: daft.Expression = prompt(
     reproducible=True,
     use_process=True,
     max_concurrency=2,
+    ray_options={"resources": {"a100": 1}},
     batch_size=64,
     dedupe=False,
     on_error="raise",

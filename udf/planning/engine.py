@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import daft
-
 from daft_vllm.engine import EngineConfig
 from daft_vllm.engine.setup.context import check_context, config_in
 from daft_vllm.engine.setup.devices.driver import visible_gpus
@@ -17,6 +15,8 @@ from daft_vllm.model_configs.resolution import check_remote_code, resolve
 from daft_vllm.model_configs.splitting import heads_problem, split_advice, tensor_parallel_size
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.preflight.architecture import check_writes
+from daft_vllm.udf.preflight.cluster import nodes_of_cluster
+from daft_vllm.udf.preflight.connection import on_ray
 from daft_vllm.udf.preflight.reproducible import OTHERWISE, reproducible_problem
 
 logger = logging.getLogger("daft_vllm")
@@ -84,32 +84,6 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
     return config
 
 
-def engines_of(max_concurrency: int | str, gpus: float) -> int:
-    """Return how many engines there are in all.
-
-    Args:
-        max_concurrency: how many the user asked for. ``"auto"``: as many as there are GPUs for, one without.
-        gpus: GPUs of each engine.
-
-    Raises:
-        OptionError: there are GPUs for none.
-    """
-    if max_concurrency != "auto":
-        return int(max_concurrency)
-    if not gpus:
-        return 1
-    there, where = float(len(visible_gpus())), "are visible here"
-    if daft.get_or_infer_runner_type() == "ray":
-        import ray
-
-        there = ray.cluster_resources().get("GPU", 0.0) if ray.is_initialized() else there
-        where = "are in the Ray cluster"
-    engines = int(there / gpus + 1e-6)
-    if engines < 1:
-        raise OptionError(f"max_concurrency='auto': an engine needs {gpus:g} GPUs, and {there:g} {where}: lower gpus.")
-    return engines
-
-
 def _absolute(place: str) -> str:
     """Return a folder as an absolute path, which is the same for every process. Return any other name as it is."""
     path = Path(place).expanduser()
@@ -118,12 +92,9 @@ def _absolute(place: str) -> str:
 
 def _default_gpus() -> float:
     """Return 1 if there is a GPU. Otherwise return 0, and log the reason once."""
-    if daft.get_or_infer_runner_type() == "ray":
-        import ray
-
-        if ray.is_initialized():
-            found = ray.cluster_resources().get("GPU", 0) >= 1
-            return 1 if found else _log_cpu("no node of the Ray cluster has a GPU")
+    if on_ray():
+        found = any(node.get("GPU", 0.0) >= 1 for node in nodes_of_cluster())
+        return 1 if found else _log_cpu("no node of the Ray cluster has a GPU")
     return 1 if visible_gpus() else _log_cpu("no GPU is visible")
 
 

@@ -12,7 +12,8 @@ from daft_vllm.udf.columns.parts import PartKind, examples_of
 from daft_vllm.udf.options import PromptOptions
 from daft_vllm.udf.planning.answer import answer_of, check_format, preambles_of, warn_about_format
 from daft_vllm.udf.planning.conversation import recommended_numbers, template_kwargs, thinking_of
-from daft_vllm.udf.planning.engine import engine_config, engines_of, known_config
+from daft_vllm.udf.planning.engine import engine_config, known_config
+from daft_vllm.udf.planning.room import engines_of
 from daft_vllm.udf.worker.spec import PromptSpec
 
 

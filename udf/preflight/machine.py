@@ -82,28 +82,6 @@ def check_shared_memory(gpus: float, where: str = "") -> str | Check:
     return f"{where}{free / GIB:.1f} GiB free"
 
 
-def check_cluster(gpus: float, engines: int) -> str:
-    """Return which GPUs of the Ray cluster the engines take. Raises ``DeviceError`` if it has too few."""
-    import ray
-
-    if not ray.is_initialized():
-        return "Ray is not connected yet"
-    has = ray.cluster_resources().get("GPU", 0)
-    if engines * gpus > has:
-        raise DeviceError(
-            f"{counted(engines, 'engine')} with {counted(gpus, 'GPU')} each: {engines * gpus:g}, and the cluster has "
-            f"{has:g}: lower "
-            f"max_concurrency to {int(has // gpus)}, or add nodes."
-        )
-    nodes = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
-    if gpus > max(nodes, default=0):
-        raise DeviceError(
-            f"an engine needs {counted(gpus, 'GPU')} of one node, and the largest node has "
-            f"{max(nodes, default=0):g}: lower gpus, or add a larger node."
-        )
-    return f"{engines * gpus:g} of {counted(has, 'GPU')}"
-
-
 def check_patches(gpus: float, adapters: Mapping[str, str] | None, *, reproducible: bool = False) -> str | Check:
     """Return how many of daft-vllm's changes of vLLM fit the installed vLLM, and which are left out.
 

@@ -13,12 +13,13 @@ from daft_vllm.engine.setup.guardian import kill_processes
 _DEATH = re.compile(
     r"UDF process (closed the connection|has terminated)|BrokenPipeError|ConnectionResetError"
     r"|ActorDiedError|ActorUnavailableError|actor died unexpectedly|WorkerCrashedError"
+    r"|NodeDiedError|ObjectLostError|ObjectReconstructionFailed\w*Error|OwnerDiedError"
 )
-"""What Daft 0.7 and Ray say if a process is gone that answers rows."""
+"""What Daft 0.7 and Ray say if a process is gone that answers rows, or a node with partitions that were finished."""
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether a query failed because one of its processes was killed."""
+    """Whether a query failed because one of its processes was killed, or a node of the cluster is gone."""
     return _DEATH.search(f"{type(error).__name__}: {error}") is not None
 
 

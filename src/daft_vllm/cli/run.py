@@ -80,6 +80,13 @@ def run(
     key: Annotated[
         str | None, typer.Option(help="A column that names each row in the store.", metavar="COLUMN")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Run on a Ray cluster: auto, host:port, ray://host:port, or local for a Ray of this job's own.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
     column: Annotated[str, typer.Option(help="Name of the column for the answers.")] = "answer",
     error_column: Annotated[str, typer.Option(help="Name of the column for the reasons of failures.")] = "error",
     on_error: Annotated[
@@ -111,9 +118,13 @@ def run(
         from daft_vllm.tables.reading import explained, read_input
         from daft_vllm.udf.columns.files import FileAccess
         from daft_vllm.udf.columns.shared_first import shared_first as put_shared_first
+        from daft_vllm.udf.preflight.connection import connect
 
         with contextlib.ExitStack() as stack:
             signals = stack.enter_context(SignalHandler())
+            if ray is not None:  # before anything asks where Daft runs its queries
+                connect(ray)
+                signals.install_again()
             table = read_input(input, keep_empty=keep_empty)
             folders = [*table.folders, *map(str, files or ())]
             more = {

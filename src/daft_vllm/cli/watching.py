@@ -54,7 +54,7 @@ def run_with_progress(
         signals: what ends the process early. It gets to know what to stop.
     """
     from daft_vllm.job import run_job
-    from daft_vllm.udf.planning.engine import engines_of
+    from daft_vllm.udf.planning.room import engines_of
 
     total = counts.rows if counts is not None else df.count_rows()
     few_tokens = "max_tokens" in options.row_sampling or options.common_sampling.max_tokens <= SHORT_JOB[1]
@@ -83,7 +83,7 @@ def run_with_progress(
             folder=signals.folder if signals is not None else None,
         )
     gpus = _gpus(options)
-    engines = engines_of(options.max_concurrency, gpus)
+    engines = engines_of(options.max_concurrency, gpus, options.ray_options)
     price = dollars_per_hour * (gpus or 1.0) * engines  # without GPUs the price is that of the machine
     skips = options.skip_blank
     table = summary_table(

@@ -93,8 +93,12 @@ def test_each_of_several_engines_behind_one_queue_has_its_own() -> None:
     assert engines.shared_engine(config, check_chat_template=False, engines=2) is engine
     assert free_gpus() == []
     engines.close_engines()
-    with pytest.raises(DeviceError, match="0 of the 2 visible here are free"):
+    with pytest.raises(DeviceError, match="3 engines of 1 GPU need 3 GPUs, and 2 are visible here: pass max_concurr"):
         engines.shared_engine(config, check_chat_template=False, claim_gpus=True, engines=3)
+    other = GpuClaim(1, ["7"])  # as of another process
+    with pytest.raises(DeviceError, match="0 of the 2 visible here are free"):
+        engines.shared_engine(config, check_chat_template=False, claim_gpus=True, engines=2)
+    other.release()
     assert free_gpus() == ["6", "7"], "those that were claimed before are free again"
 
 
@@ -147,7 +151,7 @@ def test_closed_engines_hold_no_gpu() -> None:
     opened("two")
     engines.close_engines()
     assert free_gpus() == ["6", "7"]
-    with pytest.raises(DeviceError, match="2 of the 2"):
+    with pytest.raises(DeviceError, match="an engine needs 3 GPUs, and 2 are visible here: lower gpus"):
         opened("three", gpus=3)
 
 
