@@ -65,6 +65,8 @@ def run(engines: int, tokens: int, rows: int, rows_per_prefix: int, whole: bool,
         engine = OfflineEngine(
             EngineConfig(model=folder, gpus=0, engine_args=engine_args), variables=[{} for _ in range(engines)]
         )
+        while not all(thread.lane.is_open for thread in engine._state._threads):
+            time.sleep(0.1)
     opening.shared_engine = lambda *_, **__: engine  # type: ignore[assignment]
     options: dict[str, Any] = {"model": folder, "gpus": 0, "max_tokens": tokens, "ignore_eos": True}
 

@@ -128,7 +128,8 @@ def store_of(
         remove_store(own.folder)
     elif own.folder.is_dir() and not answers:
         remove_store(own.folder)
-    (own.folder / _CUT_OFF).unlink(missing_ok=True)
+    if own.folder.is_dir():
+        (own.folder / _CUT_OFF).unlink(missing_ok=True)
     return own if keep else None
 
 
