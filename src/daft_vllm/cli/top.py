@@ -52,7 +52,7 @@ def top(
         else:
             _show_live(screen, folder)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit() from None  # the usual way to end it
 
 
 def _show_once(screen: Console, folder: Path | None, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Counters on Ray: from a worker on any node to a folder of the driver, and what is asked of the worker on the way back."""
+"""Counters on Ray: from a worker on any node to a folder of the driver, and the wish to stop on the way back."""
 
 from __future__ import annotations
 
