@@ -19,7 +19,7 @@ from daft_vllm.engine.requests.limits import NO_LIMITS, Limits
 from daft_vllm.engine.requests.outcome import Outcome
 from daft_vllm.engine.requests.request import Request, Truncation
 from daft_vllm.engine.requests.sampling import SamplingOptions
-from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.requests.stats import EngineFigures, EngineStats
 from daft_vllm.engine.requests.toolbox import Toolbox
 from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
@@ -241,6 +241,10 @@ class OfflineEngine:
     def stats(self) -> EngineStats:
         """Return the current counters. ``rows`` = ``pending`` + ``in_flight`` + ``done`` + ``abandoned``."""
         return self._state.snapshot()
+
+    def figures(self) -> list[EngineFigures]:
+        """Return what each vLLM does and has done. Those that are not started yet follow as they are."""
+        return self._state.figures()
 
     @property
     def is_over(self) -> bool:

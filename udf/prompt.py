@@ -19,6 +19,7 @@ from daft_vllm.udf.planning.plan import spec_of
 from daft_vllm.udf.planning.room import check_room, engines_of
 from daft_vllm.udf.planning.store import with_store
 from daft_vllm.udf.preflight.connection import on_ray
+from daft_vllm.udf.progress.board import collect_into
 from daft_vllm.udf.progress.queries import new_folder, show_progress_of, wants_display
 from daft_vllm.udf.progress.repeats import hide_repeats
 from daft_vllm.udf.worker.expression import actor_expression
@@ -220,7 +221,9 @@ def prompt(
             show the names. Rows with different names never share an answer of the store, although they ask the same;
             without names they may, if several engines draw answers at random. It becomes text. Null: the row has no
             name. Rows with the same name that ask the same are treated as rows without one. Default: none.
-        progress_folder: a folder in which each engine keeps its counters up to date, one JSON file for each engine.
+        progress_folder: a folder of this machine in which each process with engines keeps its counters up to date, in a
+            JSON file of its own, while the folder is there. ``daft-vllm top --folder`` shows them. On Ray the engines
+            may be on any node.
         **options: sampling options by vLLM's names, with vLLM's defaults except ``temperature=0.0`` and
             ``max_tokens=1024``: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
             repetition_penalty, seed, max_tokens, min_tokens, thinking_token_budget (with ``thinking=True``), stop,
@@ -261,6 +264,8 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     engines = engines_of(options.max_concurrency, spec.engine.gpus, options.ray_options)
     check_room(engines, spec.engine.gpus, options.ray_options, stored=options.store is not None)
     spec = with_store(spec, options, columns)
+    if options.progress_folder is not None and daft.get_or_infer_runner_type() == "ray":
+        spec = replace(spec, board=collect_into(options.progress_folder))
     for answer, asked in later:
         columns += [answer, *(part.column for part in asked)]
     columns += options.row_sampling.values()

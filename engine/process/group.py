@@ -12,7 +12,7 @@ from dataclasses import replace
 from daft_vllm.engine.process.core import Core
 from daft_vllm.engine.process.thread import EngineThread
 from daft_vllm.engine.requests.outcome import Outcome
-from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.requests.stats import EngineFigures, EngineStats
 from daft_vllm.engine.scheduling.ledger import Ledger
 from daft_vllm.engine.scheduling.row import Call, Row
 from daft_vllm.engine.setup.config import EngineConfig
@@ -121,6 +121,10 @@ class EngineGroup:
         for thread in self._threads:
             thread.count(stats)
         return stats
+
+    def figures(self) -> list[EngineFigures]:
+        """Return what each vLLM does and has done, in the order in which they are started."""
+        return [thread.figures() for thread in self._threads]
 
     def stop(self, *, grace: float) -> None:
         """End all threads and processes, and wait for them; ``grace`` as in ``Core.shutdown``."""

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from daft_vllm.engine.requests.stats import EngineFigures, EngineStats, State
+
 
 class StepWatch:
     """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
 
     ``on_step`` is called after each step. ``running`` is the number of sequences that are in vLLM's batch after it.
+    ``generated`` counts tokens. The thread that owns vLLM counts its ``deaths`` and ``restarts``.
     """
 
     def __init__(self) -> None:
@@ -21,6 +24,39 @@ class StepWatch:
         self.running_sum = 0
         self.running_peak = 0
         self.preemptions = 0
+        self.generated = 0
+        self.deaths = 0
+        self.restarts = 0
+
+    def count(self, stats: EngineStats) -> None:
+        """Add the steps to an engine's counters."""
+        stats.steps += self.steps
+        stats.preemptions += self.preemptions
+        stats.running_sum += self.running_sum
+        stats.peak_running = max(stats.peak_running, self.running_peak)
+
+    def figures(self, state: State, rows: EngineStats) -> EngineFigures:
+        """Return the figures of this vLLM.
+
+        Args:
+            state: what it does now.
+            rows: the counters of its rows.
+        """
+        running = min(self.running, rows.in_flight) if state == "ready" else 0
+        return EngineFigures(
+            state=state,
+            running=running,
+            waiting=rows.pending + rows.in_flight - running,
+            done=rows.done,
+            prompt_tokens=rows.prompt_tokens,
+            cached_tokens=rows.cached_tokens,
+            completion_tokens=rows.completion_tokens,
+            generated_tokens=self.generated,
+            steps=self.steps,
+            deaths=self.deaths,
+            restarts=self.restarts,
+            busy_seconds=rows.busy_seconds,
+        )
 
     def logger_factory(self) -> Any:
         """Return what vLLM's ``stat_loggers=`` takes: a factory of loggers that report to this watch."""
@@ -47,6 +83,7 @@ class StepWatch:
                     watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
                 if iteration_stats is not None:
                     watch.preemptions += iteration_stats.num_preempted_reqs
+                    watch.generated += iteration_stats.num_generation_tokens
                 watch.on_step()
 
             def log_engine_initialized(self) -> None:

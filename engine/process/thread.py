@@ -19,7 +19,7 @@ from typing import Any
 from daft_vllm.engine.process.core import Core
 from daft_vllm.engine.process.main_module import refuse_process
 from daft_vllm.engine.process.step_watch import StepWatch
-from daft_vllm.engine.requests.stats import EngineStats
+from daft_vllm.engine.requests.stats import EngineFigures, EngineStats, State
 from daft_vllm.engine.scheduling.ledger import Ledger
 from daft_vllm.engine.scheduling.replay import PROGRESS, RestartBudget
 from daft_vllm.engine.scheduling.row import Row
@@ -132,14 +132,15 @@ class EngineThread:
 
     def count(self, stats: EngineStats) -> None:
         """Add what this vLLM has counted. Callable from any thread."""
-        watch = self._watch
         if self._core is not None:
             stats.media += self._core.media.loaded
             stats.media_seconds += self._core.media.seconds
-        stats.steps += watch.steps
-        stats.preemptions += watch.preemptions
-        stats.running_sum += watch.running_sum
-        stats.peak_running = max(stats.peak_running, watch.running_peak)
+        self._watch.count(stats)
+
+    def figures(self) -> EngineFigures:
+        """Return what this vLLM does and has done. Callable from any thread."""
+        state: State = "ready" if self._takes_rows else "died" if self._ready.done() else "loading"
+        return self._watch.figures("ended" if self.is_over else state, self._ledger.snapshot_of(self.lane))
 
     def hold(self) -> None:
         """Send no more rows to vLLM, for good. Those inside it are answered. Callable from any thread."""
@@ -278,6 +279,7 @@ class EngineThread:
                 core.media.loaded += before.media.loaded
                 core.media.seconds += before.media.seconds
                 self._ledger.count_restart()
+                self._watch.restarts += 1
                 logger.warning("vLLM is running again.")
                 return core
         return None
@@ -352,6 +354,7 @@ class EngineThread:
         """Take back the rows that were inside vLLM, for the next vLLM. If it may not start again, end the engine."""
         if core is not self._core or not self._takes_rows:
             return
+        self._watch.deaths += 1
         lost = len(self._ledger.unanswered())
         if not self._budget.spend(self._ledger.done):
             again = f", after {self.config.max_restarts} restarts in a row" if self.config.max_restarts else ""

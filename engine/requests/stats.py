@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal
 
 from daft_vllm.engine.requests.outcome import Outcome
 
 _GAUGES = ("pending", "in_flight", "peak_running")
 """Fields with a current value or a maximum. All others are counters, which only grow."""
+
+
+State = Literal["loading", "ready", "died", "ended"]
+"""What one vLLM does: it loads the model for the first time; takes rows; has died, and is started again once rows need
+it; or has ended for good."""
 
 
 @dataclass(slots=True)
@@ -109,3 +115,42 @@ class EngineStats:
     def names(cls) -> tuple[str, ...]:
         """Return the names that ``as_dict`` uses."""
         return (*(f.name for f in fields(cls)), "mean_running")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """What one vLLM does now, and has done since it was opened. With several vLLMs ``EngineStats`` has the sums.
+
+    Attributes:
+        state: see ``State``.
+        running: sequences in its batch.
+        waiting: rows that wait for it: in its part of the queue, or inside it.
+        done: rows that it answered. Equal rows, which get the same answer, are not among them.
+        prompt_tokens: prompt tokens of those rows.
+        cached_tokens: those of them that came from its prefix cache.
+        completion_tokens: tokens of those rows' answers.
+        generated_tokens: tokens generated, those of rows that have no answer yet included.
+        steps: steps of its scheduler.
+        deaths: times that it died, or stalled and was killed.
+        restarts: times that it was started again.
+        busy_seconds: time with rows inside it.
+    """
+
+    state: State = "loading"
+    running: int = 0
+    waiting: int = 0
+    done: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    deaths: int = 0
+    restarts: int = 0
+    busy_seconds: float = 0.0
+
+    def since(self, before: EngineFigures) -> EngineFigures:
+        """Return what was added after ``before``, with the current ``state``, ``running`` and ``waiting``."""
+        now = ("state", "running", "waiting")
+        names = [field.name for field in fields(self) if field.name not in now]
+        return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in names})

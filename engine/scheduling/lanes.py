@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from daft_vllm.engine.requests.prepared import TOKEN_BYTES
+from daft_vllm.engine.requests.stats import EngineStats
 from daft_vllm.engine.scheduling.prefix import shared_blocks
 from daft_vllm.engine.scheduling.queue import PrefixQueue
 from daft_vllm.engine.scheduling.replay import Replay
@@ -27,6 +28,7 @@ class Lane:
         dropped: whether rows inside this vLLM were dropped: it may still run them.
         is_open: whether its vLLM runs and takes rows.
         is_full: whether its vLLM had no room when it looked for rows the last time.
+        answered: counts the rows that its vLLM answered, and their tokens.
         busy_seconds: time with rows inside, without the time since ``busy_since``.
         wake: lets its thread look for rows. Callable from any thread.
         cancel: lets its thread take requests out of vLLM. Callable from any thread.
@@ -38,6 +40,7 @@ class Lane:
         self.replay = Replay()
         self.dropped = False
         self.is_open = self.is_full = False
+        self.answered = EngineStats()
         self.busy_seconds = 0.0
         self.busy_since: float | None = None
         self.wake: Callable[[], None] = lambda: None

@@ -89,6 +89,13 @@ class Ledger:
         stats.optimal_tokens = min(optimal, stats.computed_tokens)
         return stats
 
+    def snapshot_of(self, lane: Lane) -> EngineStats:
+        """Return one lane's counters: those of the rows that its vLLM answered, and of those that it has now."""
+        with self._lock:
+            waiting = len(lane.queue) + sum(1 for _ in lane.replay)
+            inside = len(lane.in_flight)
+            return replace(lane.answered, pending=waiting, in_flight=inside, busy_seconds=lane.busy())
+
     @property
     def done(self) -> int:
         """Rows with an outcome."""
@@ -150,6 +157,7 @@ class Ledger:
             lane.queue.optimal_tokens += row.prompt_tokens - row.size
         self._stats.in_flight -= 1
         self._stats.pending += 1
+        lane.answered.finish(outcome)
         self._finish_all(row, outcome)
 
     def requeue_in_flight(self, lane: Lane, what: str, *, still_loading: bool) -> None:

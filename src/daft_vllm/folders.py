@@ -16,6 +16,8 @@ from pathlib import Path
 
 RUN_PREFIX = "daft-vllm-run-"
 """How the names of the folders begin in which the workers of a job keep their counters."""
+PROGRESS_PREFIX = "daft-vllm-progress-"
+"""How those of queries in Python begin."""
 _LONGEST_SOCKET = 107
 """Bytes of a socket's path on Linux (``sun_path``, without the null at its end)."""
 
@@ -67,6 +69,22 @@ def hold_folder(path: str) -> int:
         os.close(lock)
         raise
     return lock
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds a folder. Only for one that is held already if it ever is: else this may be in the way.
+
+    Raises:
+        OSError: it is gone, or no folder.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
+    return False
 
 
 def remove_unheld(parent: Path, prefix: str, seconds: float = 0) -> None:

@@ -22,7 +22,9 @@ from daft_vllm.tables.writing import Written, output_of
 from daft_vllm.udf.columns.parts import Messages, image
 from daft_vllm.udf.columns.template import parse_template, template, text_of
 from daft_vllm.udf.options import PromptOptions
+from daft_vllm.udf.progress.board import collect_now
 from daft_vllm.udf.progress.display import watching
+from daft_vllm.udf.progress.figures import note_job
 from daft_vllm.udf.prompt import prompt_expression
 from daft_vllm.udf.worker.deaths import is_death, kill_udf_processes, memory_kills, why_killed
 from daft_vllm.udf.worker.progress import read_progress
@@ -57,8 +59,8 @@ class Summary:
         busy_seconds: time with rows inside vLLM, summed over engines.
         queue_seconds: time that rows waited for vLLM, summed over rows.
         notes: for each column that the output holds in another form, what a reader has to know.
-        known: whether the workers' counters came back, which on Ray they don't from other machines. If not, all numbers
-            except ``rows``, ``failed`` and ``seconds`` are those of some rows only.
+        known: whether the counters of all workers came back. If not, because a worker was killed or a part of a Ray
+            cluster is gone, all numbers except ``rows``, ``failed`` and ``seconds`` are those of some rows only.
     """
 
     rows: int
@@ -87,6 +89,10 @@ class Summary:
 
 class Sink(Protocol):
     """Where the rows of a job go: a file (``Output``) or a screen."""
+
+    @property
+    def place(self) -> str:
+        """Where the rows go, as the user wrote it."""
 
     @property
     def notes(self) -> Mapping[str, list[str]]:
@@ -192,6 +198,7 @@ def run_job(
     watch: Callable[[Mapping[str, float]], None] | None = None,
     begin: Callable[[], object] = lambda: None,
     folder: str | None = None,
+    rows: int | None = None,
 ) -> Summary:
     """Answer every row of ``df`` and write it with two more columns to ``output``.
 
@@ -206,7 +213,9 @@ def run_job(
         overwrite: replace an output that exists.
         watch: called about twice a second with the engines' counters (names: ``EngineStats``, and ``workers``).
         begin: called once, when everything is checked that can be checked before the load.
-        folder: an empty folder for the engines' counters, by which ``stop_query`` finds them. Default: a temporary one.
+        folder: an empty folder for the engines' counters, by which ``stop_query`` finds them. It is held. Default: a
+            temporary one.
+        rows: how many rows ``df`` has, for ``daft-vllm top``. None: it isn't known.
 
     If it fails, its engines stop: with a store, the rows inside vLLM finish first, for up to ``DRAIN_SECONDS``.
 
@@ -226,6 +235,7 @@ def run_job(
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         counted = folder or stack.enter_context(held_folder(RUN_PREFIX))
+        note_job(counted, str(options.model), output=sink.place, rows=rows)
         stack.enter_context(watching(lambda: read_progress(counted), watch))
         whole = "__daft_vllm__"
         expression = prompt_expression(messages, replace(options, details=True, progress_folder=counted))
@@ -235,6 +245,7 @@ def run_job(
         sink.check_schema(result.schema())
         begin()
         written = _written(sink, result, error_column, options, counted)
+        collect_now(counted)
         counters = read_progress(counted)
     return Summary(
         rows=written.rows,
@@ -283,5 +294,6 @@ def _written(sink: Sink, df: DataFrame, errors: str, options: PromptOptions, fol
                 "%d. of at most %d times.",
                 *(why, restarts, options.max_restarts),
             )
+            collect_now(folder)  # what the dead ones have reported
             for path in Path(folder).glob("*.json"):
                 path.unlink(missing_ok=True)  # its rows are counted again, as stored ones

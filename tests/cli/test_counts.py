@@ -27,7 +27,7 @@ def shown(summary: job.Summary) -> str:
 def test_failures_are_counted_although_no_counter_comes_back(
     engine: object, smollm2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from an engine on another machine of a Ray cluster."""
+    """As from an engine that was killed."""
     df = daft.from_pydict({"q": ["one", "word " * 2000, "two", None]})
     options = PromptOptions(
         model=smollm2, gpus=0, use_process=False, engine_args=ENGINE_ARGS, sampling={"max_tokens": 4}
@@ -40,7 +40,7 @@ def test_failures_are_counted_although_no_counter_comes_back(
     monkeypatch.setattr(job, "read_progress", lambda folder: nothing)
     summary = job.run_job(df, col("q"), f"{tmp_path}/b.jsonl", options=options)
     assert (summary.rows, summary.failed, summary.known) == (4, 1, False)
-    assert "unknown: they are on other machines" in shown(summary)
+    assert "unknown: those of some engines did not come back" in shown(summary)
     assert "completion tokens" not in shown(summary)
     assert "without the load" not in shown(summary)
     assert "without the load" in shown(replace(summary, known=True))

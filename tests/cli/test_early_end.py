@@ -56,10 +56,12 @@ class Job:
         self.command += ["--engine-args", json.dumps(ENGINE)]
         self.pids: set[int] = set()
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
+    def start(self, *more: str, background: bool = False) -> subprocess.Popen[str]:
         env = {**os.environ, "TMPDIR": str(self.temporary), "COLUMNS": "200"}
+        # A shell lets a job in the background ignore Ctrl-C.
+        before = ["bash", "-c", "trap '' INT; exec \"$@\"", "_"] if background else []
         return subprocess.Popen(
-            [*self.command, *more], stderr=subprocess.PIPE, text=True, start_new_session=True, env=env
+            [*before, *self.command, *more], stderr=subprocess.PIPE, text=True, start_new_session=True, env=env
         )
 
     def run(self, *more: str) -> tuple[int, str]:
@@ -106,7 +108,7 @@ def test_stopped_by_signals_and_resumed(smollm2: str, tmp_path: Path, mode: str,
     job = Job(tmp_path, smollm2, *(["--keep-order"] if mode == "process" else []))
 
     # Ctrl-C in a terminal goes to the whole group of processes.
-    running = job.start()
+    running = job.start(background=mode == "driver")
     job.wait(running, 20)
     before = stored(job.store)
     began = time.monotonic()

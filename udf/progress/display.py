@@ -106,7 +106,7 @@ def progress_text(counters: Mapping[str, float], total: int | None) -> str:
     """
     done, known = counters["done"], counters["rows"]
     rows = f"{done:,.0f}/{max(total or 0, known):,.0f} rows{'' if total else ' so far'}"
-    engines = max(1.0, counters["workers"])
+    engines = max(1.0, counters["workers"], counters.get("engines", 0.0))
     seconds = counters["busy_seconds"] / engines
     answered = done - counters["unsent"]
     if seconds < MIN_SECONDS or answered < 1:

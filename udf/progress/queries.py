@@ -25,8 +25,9 @@ from daft.subscribers import Subscriber
 from daft.subscribers.events import ExecutionStarted, OptimizationCompleted, QueryFinished
 from daft.utils import in_notebook
 
-from daft_vllm.folders import hold_folder, remove_unheld
+from daft_vllm.folders import PROGRESS_PREFIX, hold_folder, remove_unheld
 from daft_vllm.udf.progress.display import ProgressDisplay, watching
+from daft_vllm.udf.progress.figures import note_job
 from daft_vllm.udf.worker.progress import read_progress
 
 logger = logging.getLogger("daft_vllm")
@@ -45,7 +46,6 @@ _KEEPS_ROWS = {
 }
 """Types of operators of a physical plan that give as many rows as they get."""
 _numbers = itertools.count()
-_PREFIX = "daft-vllm-progress-"
 _NEW_SECONDS = 60
 """A folder that changed since so many seconds may not be held yet."""
 
@@ -74,7 +74,7 @@ def _on_terminal() -> bool:
 
 def new_folder() -> str:
     """Return the name of a new folder for an expression's counters. It is there while a query runs."""
-    name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}-{os.urandom(16).hex()}"
+    name = f"{PROGRESS_PREFIX}{os.getpid()}-{next(_numbers)}-{os.urandom(16).hex()}"
     return str(Path(tempfile.gettempdir()) / name)
 
 
@@ -106,7 +106,9 @@ class _Query:
             Path(folder).mkdir(mode=0o700)  # never one that is there: somebody else could have made it
             self._stack.callback(os.close, hold_folder(folder))
             self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            remove_unheld(Path(folder).parent, _PREFIX, _NEW_SECONDS)  # those of scripts that were killed
+            remove_unheld(Path(folder).parent, PROGRESS_PREFIX, _NEW_SECONDS)  # those of scripts that were killed
+        for one in shown:
+            note_job(one.folder, one.model)
         self.display = ProgressDisplay(" and ".join({one.model: None for one in shown}), None)
         self._stack.enter_context(self.display)
         self._stack.enter_context(watching(self._read, self.display))

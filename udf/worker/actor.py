@@ -13,7 +13,7 @@ from dataclasses import replace
 from daft import Series
 from daft.udf.metrics import increment_counter
 
-from daft_vllm.engine import EngineStats, OfflineEngine, Outcome, Request
+from daft_vllm.engine import OfflineEngine, Outcome, Request
 from daft_vllm.engine.requests.outcome import NOT_ASKED, QUOTES_THE_ROW, count_by_code
 from daft_vllm.engine.setup.guardian import raise_if_python_ends
 from daft_vllm.errors import (
@@ -50,7 +50,7 @@ class PromptActor:
         self._lock = threading.Lock()
         self._engine: OfflineEngine | None = None
         self._counters = QueryCounters(
-            spec.options.progress_folder, lambda: self._engine.stats() if self._engine is not None else EngineStats()
+            spec.engine.model, lambda: self._engine, spec.options.progress_folder, spec.board
         )
         self._stored: StoredAnswers | None = None
         self._failure: DaftVLLMError | None = None

@@ -27,7 +27,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
     """
     stand_alone()
     leave_quickly(kill_engines)
-    raise_if_stopped(spec.options.progress_folder)
+    raise_if_stopped(spec.options.progress_folder, spec.board)
     started = time.monotonic()
     config = replace(spec.engine, model=resolve_model(spec.engine.model))
     check_before_load(config, spec.format.constraints, spec.sampling.model_dump())
@@ -40,7 +40,7 @@ def opened_engine(spec: PromptSpec) -> OfflineEngine:
         engines=spec.engines,
     )
     leave_quickly(kill_engines)
-    raise_if_stopped(spec.options.progress_folder)
+    raise_if_stopped(spec.options.progress_folder, spec.board)
     engine.check_truncation(spec.truncation)
     engine.check_media(spec.media)
     if spec.toolbox is not None:

@@ -45,6 +45,7 @@ class PromptSpec:
         store: where answers are kept. None: nowhere.
         engines: how many engines answer the rows of one process, from one queue.
         claim_gpus: take free GPUs of this machine, because nothing else assigns GPUs.
+        board: on Ray, the name of the actor that takes the query's counters. None: nobody watches, or not on Ray.
     """
 
     engine: EngineConfig
@@ -65,6 +66,7 @@ class PromptSpec:
     store: StoreSpec | None = None
     engines: int = 1
     claim_gpus: bool = False
+    board: str | None = None
 
     @property
     def dtype(self) -> DataType:

@@ -18,6 +18,7 @@ from daft_vllm.cli.report import report
 from daft_vllm.cli.retry import retry
 from daft_vllm.cli.run import run
 from daft_vllm.cli.show import show
+from daft_vllm.cli.top import top
 from daft_vllm.cli.tune import tune
 
 _WIDE = 125
@@ -53,6 +54,7 @@ for _command in (
     with_prompt_options(retry, only_sampling=True),
     show,
     report,
+    top,
     demo,
     with_prompt_options(check, without=("model",)),
     config,

@@ -43,7 +43,7 @@ def summary_table(
         count(f"rows with a blank text, {'not ' if skip_blank else ''}asked", counts.blank)
     table.add_row("seconds, load included", f"{summary.seconds:.1f}")
     if not summary.known:
-        table.add_row("tokens, and other counters", "unknown: they are on other machines")
+        table.add_row("tokens, and other counters", "unknown: those of some engines did not come back")
     if dollars_per_hour:
         for name, seconds in (
             ("cost, load included", summary.seconds),

@@ -81,6 +81,7 @@ def run_with_progress(
             watch=display,
             begin=show,
             folder=signals.folder if signals is not None else None,
+            rows=total,
         )
     gpus = _gpus(options)
     engines = engines_of(options.max_concurrency, gpus, options.ray_options)

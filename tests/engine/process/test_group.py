@@ -55,7 +55,7 @@ def requests(rows: int, groups: int = 16) -> list[Request]:
 
 
 def test_both_answer_from_the_first_row_on(two: OfflineEngine) -> None:
-    before, stats = steps(two), two.stats()
+    before, stats, figures = steps(two), two.stats(), two.figures()
     outcomes = two.run(requests(800))
     assert all(outcome.text for outcome in outcomes)
     worked = [after - first for first, after in zip(before, steps(two), strict=True)]
@@ -63,6 +63,12 @@ def test_both_answer_from_the_first_row_on(two: OfflineEngine) -> None:
     added = two.stats().since(stats)
     added.check()
     assert added.computed_tokens < 1.15 * added.optimal_tokens
+    each = [after.since(first) for after, first in zip(two.figures(), figures, strict=True)]
+    assert all(one.state == "ready" and one.done > 80 and one.busy_seconds > 0 for one in each), each
+    for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "steps"):
+        assert sum(getattr(one, name) for one in each) == getattr(added, name)
+    assert sum(one.done for one in each) == 800
+    assert sum(one.generated_tokens for one in each) == added.completion_tokens
 
 
 def test_each_has_cores_of_its_own(two: OfflineEngine) -> None:
@@ -98,6 +104,7 @@ def test_a_dead_core_loses_nothing_and_the_other_goes_on(two: OfflineEngine) -> 
     outcomes = future.result(timeout=120)
     assert Counter(outcome.error and outcome.error.code for outcome in outcomes) == {None: 3000}
     assert two.stats().since(before).restarts <= 1
+    assert [one.deaths for one in two.figures()] == [0, 1]
     two.stats().check()
     assert not two.is_over
 

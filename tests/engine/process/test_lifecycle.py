@@ -96,6 +96,8 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     assert not engine.is_over
     assert [outcome.text for outcome in outcomes] == [o.text for o in engine.run(requests, dedupe=False)]
     assert engine.stats().restarts == 2
+    (figures,) = engine.figures()
+    assert (figures.state, figures.deaths, figures.restarts) == ("ready", 2, 2)
     assert gpus == [("3", "PCI_BUS_ID")] * 3
 
     # Now it has been started again as often as is allowed.
@@ -106,6 +108,7 @@ def test_a_dead_core_is_replaced_and_its_rows_are_replayed(
     core_of(engine).kill()
     with pytest.raises(EngineDiedError, match=r"rows unanswered, after 2 restarts in a row"):
         future.result(timeout=20)
+    assert (engine.figures()[0].state, engine.figures()[0].deaths) == ("ended", 3)
     engine.close()
     engine.stats().check()
     assert wait_gone(pids) == []

@@ -26,7 +26,7 @@ from daft import DataType
 
 from daft_vllm.engine import EngineConfig, SamplingOptions
 from daft_vllm.udf.answers.return_format import ReturnFormat
-from daft_vllm.udf.worker.progress import read_progress
+from daft_vllm.udf.worker.progress import read_progress, read_workers
 from daft_vllm.udf.worker.spec import PromptSpec
 from tests.conftest import TINY_ARGS
 from tests.helpers import vllm_processes, wait_gone
@@ -115,6 +115,9 @@ def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
     counters = read_progress(str(progress))
     assert len(killed) == counters["restarts"] == (0 if how == "driver" else 1)
     assert counters["done"] == counters["rows"] == 2000
+    ((path, worker),) = read_workers(str(progress)).items()
+    assert path.name.startswith("ray-") == (how == "ray")
+    assert sum(one["deaths"] for one in worker["engines"]) == len(killed)
     assert set(result["kinds"]) <= {"a", "b"}
     if how == "driver":
         assert result["torch"]  # vLLM's front end
