@@ -82,7 +82,8 @@ def kill_once(progress: Path, before: set[int], killed: list[int]) -> None:
         killed.append(pid)
 
 
-@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("process", "driver")), "ray"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["process", "driver", "ray"])
 def test_two_thousand_rows(tiny: str, tmp_path: Path, how: str) -> None:
     """Every id comes back, the bad rows are errors, nothing is left running; with processes the driver stays small.
 
