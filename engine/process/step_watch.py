@@ -13,7 +13,7 @@ class StepWatch:
     """Counts the steps of vLLM's scheduler. ``last_step`` is ``time.monotonic()`` of the latest sign of life.
 
     ``on_step`` is called after each step. ``running`` is the number of sequences that are in vLLM's batch after it.
-    ``generated`` counts tokens. The thread that owns vLLM counts its ``deaths`` and ``restarts``.
+    The thread that owns vLLM counts its ``deaths`` and ``restarts``.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,6 @@ class StepWatch:
         self.running_sum = 0
         self.running_peak = 0
         self.preemptions = 0
-        self.generated = 0
         self.deaths = 0
         self.restarts = 0
 
@@ -51,7 +50,6 @@ class StepWatch:
             prompt_tokens=rows.prompt_tokens,
             cached_tokens=rows.cached_tokens,
             completion_tokens=rows.completion_tokens,
-            generated_tokens=self.generated,
             steps=self.steps,
             deaths=self.deaths,
             restarts=self.restarts,
@@ -83,7 +81,6 @@ class StepWatch:
                     watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
                 if iteration_stats is not None:
                     watch.preemptions += iteration_stats.num_preempted_reqs
-                    watch.generated += iteration_stats.num_generation_tokens
                 watch.on_step()
 
             def log_engine_initialized(self) -> None:

@@ -129,7 +129,6 @@ class EngineFigures:
         prompt_tokens: prompt tokens of those rows.
         cached_tokens: those of them that came from its prefix cache.
         completion_tokens: tokens of those rows' answers.
-        generated_tokens: tokens generated, those of rows that have no answer yet included.
         steps: steps of its scheduler.
         deaths: times that it died, or stalled and was killed.
         restarts: times that it was started again.
@@ -143,7 +142,6 @@ class EngineFigures:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    generated_tokens: int = 0
     steps: int = 0
     deaths: int = 0
     restarts: int = 0

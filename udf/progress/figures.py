@@ -147,7 +147,7 @@ def rates_between(before: EngineLook | None, now: EngineLook) -> Rates:
     seconds = now.written - before.written
     new = now.figures.since(before.figures)
     # A process's next query counts from 0 again.
-    return Rates(*(max(0, one) / seconds for one in (new.done, new.prompt_tokens, new.generated_tokens)))
+    return Rates(*(max(0, one) / seconds for one in (new.done, new.prompt_tokens, new.completion_tokens)))
 
 
 def as_json(job: JobLook, rates: Mapping[tuple[str, int], Rates]) -> dict[str, Any]:
