@@ -74,7 +74,7 @@ class JobLook:
 
 @dataclass(frozen=True)
 class Rates:
-    """What an engine does per second. ``completion_tokens`` are those of rows under way too."""
+    """What an engine does per second. Tokens are those of complete answers, and of their prompts."""
 
     rows: float = 0.0
     prompt_tokens: float = 0.0
