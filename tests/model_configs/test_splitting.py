@@ -158,9 +158,10 @@ def test_check_plans_only_what_vllm_accepts(monkeypatch: pytest.MonkeyPatch) -> 
     assert split_advice(known_models()["qwen2.5-7b"], 8).startswith("Use gpus=1, 2 or 4.")
 
 
-def test_prompt_refuses_at_once() -> None:
+def test_prompt_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import daft
 
+    monkeypatch.setattr("daft_vllm.engine.setup.devices.room.visible_gpus", lambda: [*map(str, range(8))])
     with pytest.raises(ModelError, match="28 attention heads can't be divided by 8"):
         prompt(daft.col("q"), model="qwen2.5-7b", gpus=8)
     stages: dict[str, Any] = {"pipeline_parallel_size": 2}
