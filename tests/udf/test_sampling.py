@@ -167,8 +167,9 @@ def test_more_tokens_than_a_gpu_takes_are_refused_there(smollm2: str) -> None:
         check_sampling(words, tokenizer=tokenizer, gpus=1)
 
 
-def test_stop_tokens_are_limited_on_a_gpu_with_min_tokens_only(smollm2: str) -> None:
+def test_stop_tokens_are_limited_on_a_gpu_with_min_tokens_only(smollm2: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's runner for GPUs needs a list of the tokens that end an answer only to forbid them at its beginning."""
+    monkeypatch.setattr("daft_vllm.engine.setup.devices.room.visible_gpus", lambda: ["0"])
     check_sampling({"stop_token_ids": list(range(5000))}, gpus=1)
     check_sampling({"stop_token_ids": list(range(5000)), "min_tokens": 1})
     check_sampling({"stop_token_ids": list(range(126)), "min_tokens": 1}, gpus=1, ends=[125, 500, 501])
