@@ -87,6 +87,13 @@ def is_held(path: Path) -> bool:
     return False
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that readers see as it was before or with the whole text. Raises ``OSError``."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def remove_unheld(parent: Path, prefix: str, seconds: float = 0) -> None:
     """Remove the folders of this user that no process holds, and the shared memory that is named after them.
 

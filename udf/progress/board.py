@@ -18,6 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from daft_vllm.folders import write_whole
 from daft_vllm.udf.worker.progress import NAMESPACE, STOPPED, asked_to_stop
 
 logger = logging.getLogger("daft_vllm")
@@ -149,9 +150,7 @@ class _Copier(threading.Thread):
             path = self.folder / f"{worker}.json"
             if path in gone:
                 continue
-            part = path.with_suffix(".part")
-            part.write_text(counters, encoding="utf-8")
-            part.replace(path)
+            write_whole(path, counters)
             self._copied.add(path)
         for worker in stopped:
             path = (self.folder / worker).with_suffix(STOPPED)

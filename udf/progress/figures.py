@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from daft_vllm.engine import EngineFigures
-from daft_vllm.folders import PROGRESS_PREFIX, RUN_PREFIX, is_held
+from daft_vllm.folders import PROGRESS_PREFIX, RUN_PREFIX, is_held, write_whole
 from daft_vllm.udf.worker.progress import read_progress, read_workers
 from daft_vllm.wording import safe_line, shown
 
@@ -96,9 +96,7 @@ def note_job(folder: str, model: str, *, output: str = "", rows: int | None = No
     place = shown(output)[1:-1] if output else ""
     job = {"model": safe_line(model), "output": place, "pid": os.getpid(), "started": time.time(), "rows": rows}
     with contextlib.suppress(OSError):
-        part = Path(folder) / f".{_JOB}"
-        part.write_text(json.dumps(job), encoding="utf-8")
-        part.replace(Path(folder) / _JOB)
+        write_whole(Path(folder) / _JOB, json.dumps(job))
 
 
 def jobs_here() -> list[Path]:

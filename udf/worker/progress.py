@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from daft_vllm.engine import EngineStats
+from daft_vllm.folders import write_whole
 
 NAMESPACE = "daft-vllm"
 """The namespace of boards in Ray."""
@@ -65,9 +66,7 @@ class FolderChannel:
             if self.is_over:
                 return
             self._written = True
-            part = self._path.with_suffix(".part")
-            part.write_text(counters, encoding="utf-8")
-            part.replace(self._path)
+            write_whole(self._path, counters)
 
     def stop_seconds(self) -> float | None:
         """Look for the file that asks to stop."""

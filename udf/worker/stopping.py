@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from daft_vllm.errors import EngineClosedError
+from daft_vllm.folders import write_whole
 from daft_vllm.udf.worker import stored
 from daft_vllm.udf.worker.engines import open_engines
 from daft_vllm.udf.worker.progress import STOP, STOPPED, Channel, is_stopped
@@ -33,10 +34,8 @@ def stop_query(folder: str, seconds: float) -> None:
         folder: where its counters are.
         seconds: how long rows inside vLLM may take to finish. It takes at most 5 seconds more.
     """
-    part = Path(folder) / f".{STOP}"
     with contextlib.suppress(OSError):
-        part.write_text(str(seconds), encoding="utf-8")
-        part.replace(Path(folder) / STOP)
+        write_whole(Path(folder) / STOP, str(seconds))
     deadline = time.monotonic() + seconds + _NOTICE_SECONDS + _CLOSE_SECONDS
     while time.monotonic() < deadline and _working(folder):
         time.sleep(_POLL_SECONDS)
