@@ -28,8 +28,9 @@ class StepWatch:
         self.restarts = 0
 
     def count(self, stats: EngineStats) -> None:
-        """Add the steps to an engine's counters."""
+        """Add the steps and the restarts to an engine's counters."""
         stats.steps += self.steps
+        stats.restarts += self.restarts
         stats.preemptions += self.preemptions
         stats.running_sum += self.running_sum
         stats.peak_running = max(stats.peak_running, self.running_peak)

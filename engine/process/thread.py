@@ -278,7 +278,6 @@ class EngineThread:
             else:
                 core.media.loaded += before.media.loaded
                 core.media.seconds += before.media.seconds
-                self._ledger.count_restart()
                 self._watch.restarts += 1
                 logger.warning("vLLM is running again.")
                 return core

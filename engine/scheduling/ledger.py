@@ -187,11 +187,6 @@ class Ledger:
                 self._finish_all(row, Outcome.failed("engine_error", reason, prompt_tokens=row.prompt_tokens))
         self.wake_others(lane)
 
-    def count_restart(self) -> None:
-        """Count one restart of vLLM."""
-        with self._lock:
-            self._stats.restarts += 1
-
     def wake_others(self, lane: Lane | None = None) -> None:
         """Let the threads of all other lanes look for rows."""
         for one in list(self._routes.lanes):
