@@ -26,6 +26,7 @@ from daft_vllm.udf.planning.room import engines_of
 from daft_vllm.udf.preflight.architecture import check_architecture, check_card_type, check_split
 from daft_vllm.udf.preflight.chat_template import check_chat_template
 from daft_vllm.udf.preflight.cluster import check_cluster
+from daft_vllm.udf.preflight.connection import on_ray
 from daft_vllm.udf.preflight.files import check_disk, check_files, check_tokenizer
 from daft_vllm.udf.preflight.machine import (
     check_gpus_here,
@@ -167,8 +168,8 @@ def check(
     no_prompt = unknown or ("" if parts else "needs a table and a prompt")
     no_table = "" if df is not None else "needs a table: --input, or df= in Python"
     no_format = "" if return_format is not None else "no return format is asked for"
-    in_processes = given("use_process") is True or daft.get_or_infer_runner_type() == "ray"
-    no_ray = "" if daft.get_or_infer_runner_type() == "ray" else "Daft runs without Ray"
+    in_processes = given("use_process") is True or on_ray()
+    no_ray = "" if on_ray() else "Daft runs without Ray"
     no_vllm = "" if vllm_version() else "vLLM is not installed"
     later: list[tuple[str, Callable[[], str | Check], str]] = [
         ("tokenizer", lambda: check_tokenizer(found), "" if exists else "needs the model's files, or the hub"),

@@ -264,7 +264,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
     engines = engines_of(options.max_concurrency, spec.engine.gpus, options.ray_options)
     check_room(engines, spec.engine.gpus, options.ray_options, stored=options.store is not None)
     spec = with_store(spec, options, columns)
-    if options.progress_folder is not None and daft.get_or_infer_runner_type() == "ray":
+    if options.progress_folder is not None and on_ray():
         spec = replace(spec, board=collect_into(options.progress_folder))
     for answer, asked in later:
         columns += [answer, *(part.column for part in asked)]

@@ -26,6 +26,7 @@ from daft.subscribers.events import ExecutionStarted, OptimizationCompleted, Que
 from daft.utils import in_notebook
 
 from daft_vllm.folders import PROGRESS_PREFIX, hold_folder, remove_unheld
+from daft_vllm.udf.preflight.connection import on_ray
 from daft_vllm.udf.progress.display import ProgressDisplay, watching
 from daft_vllm.udf.progress.figures import note_job
 from daft_vllm.udf.worker.progress import read_progress
@@ -56,7 +57,7 @@ def wants_display() -> bool:
     Not without a folder for temporary files either, where engines keep their counters.
     """
     value = os.environ.get(BAR, "1").strip().lower()
-    if value not in ("1", "true") or daft.get_or_infer_runner_type() != "native":
+    if value not in ("1", "true") or on_ray():
         return False
     try:
         tempfile.gettempdir()

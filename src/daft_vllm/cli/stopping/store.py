@@ -185,6 +185,6 @@ def _complete(store: Path) -> list[int] | None:
 
 def _is_local() -> bool:
     """Whether all workers reach this machine's folders. Those of Ray may be on other machines."""
-    import daft
+    from daft_vllm.udf.preflight.connection import on_ray
 
-    return daft.get_or_infer_runner_type() == "native"
+    return not on_ray()
