@@ -92,7 +92,7 @@ def partition_by_prefix(df: DataFrame, *prompt: Expression | str, rows_per_task:
 
     This is for engines that don't share one queue: those on Ray, and those with ``use_process=True``. Each gets batches
     of neighbours then, and computes their prefixes once. A prefix with more rows than a batch is divided. In the driver
-    engines share a queue, which keeps prefixes together by itself among the rows that it has: up to 64 batches.
+    engines share a queue, which keeps prefixes together by itself among the rows that it has: 64 batches or more.
 
     Args:
         df: the table.

@@ -30,9 +30,28 @@ costs the time of 5 to 9 rows with 64 sequences (``python -m benchmarks.parts.dr
 Larger batches cost less, but a table needs enough batches to keep several engines busy."""
 
 MEDIA_BATCH_SIZE = 128
-MEDIA_BATCHES = 4
-"""Rows of a batch with media, and how many such batches are in flight in the driver. Together these are twice as many
-rows as 256 sequences, and 2 GiB of images of 1 MP."""
+"""Rows of a batch with media."""
+
+_BATCHES = 64
+"""Batches in flight in the driver, at least: Daft's own number for a coroutine."""
+
+_ENGINE_BATCHES = 8
+"""Batches in flight in the driver for each engine. All of them end at about the same time, when the engines have gone
+through the prefixes once. So an engine needs many rows: with 16,384 an hour loses 0.2%, with 1,024 it loses 2.4%
+(``python -m benchmarks.cluster``, blog, 8 and 128 engines)."""
+
+_ENGINE_MEDIA_BATCHES = 4
+"""The same for batches with media. These are twice as many rows as 256 sequences, and 2 GiB of images of 1 MP."""
+
+
+def batches_in_flight(engines: int, *, media: bool) -> int:
+    """Return how many batches are in flight in the driver.
+
+    Args:
+        engines: in the driver.
+        media: whether prompts may have media.
+    """
+    return _ENGINE_MEDIA_BATCHES * engines if media else max(_BATCHES, _ENGINE_BATCHES * engines)
 
 
 def prompt(
@@ -173,11 +192,11 @@ def prompt(
             with pictures or sounds are error values. The prompt counts as part of the row: chat templates that write
             today's date make another prompt tomorrow. Default False.
         use_process: True runs each engine in a process of its own. It gets one batch at a time (on Ray two), and rows
-            keep their order. False runs one engine in the driver. Up to 64 batches are in flight at once, so the engine
-            does not run empty between two batches. Rows share prefixes across batches, and the model stays loaded for
-            the next query. Batches come back in the order in which they are done. If a query ends early (by a limit
-            after this column), rows in flight are still answered. "auto" (default): False for one engine on Daft's
-            native runner, else True.
+            keep their order. False runs the engines behind one queue in the driver. 64 batches are in flight at once
+            (with more than 8 engines, 8 for each), so no engine runs empty between two batches. Rows share prefixes
+            across batches, and the model stays loaded for the next query. Batches come back in the order in which they
+            are done. If a query ends early (by a limit after this column), rows in flight are still answered. "auto"
+            (default): False on Daft's native runner, True on Ray.
         max_concurrency: engines in all. Default 1. ``"auto"``: as many as the visible GPUs (on Ray, those of the
             cluster) are enough for, one on a CPU. In the driver they take rows from one queue, each as soon as it is
             loaded; rows that share a prefix go to the same one. More engines than there is room for are an error here.
@@ -185,8 +204,8 @@ def prompt(
             ``{"resources": {"a100": 1}}``, ``{"num_cpus": 4}`` (Daft's own default is 1), ``label_selector`` and so on.
             Of a ``runtime_env`` Daft takes ``conda`` only. Default: none.
         batch_size: rows sent to an engine at once. Default 2048; 128 if a message has several parts, or is marked with
-            ``image``, ``audio`` or ``document``. In the driver 4 batches of such messages are in flight, because images
-            take memory.
+            ``image``, ``audio`` or ``document``. In the driver 4 batches of such messages are in flight for each
+            engine, because images take memory.
         dedupe: compute rows with the same prompt and options once, if the answer is determined: at temperature 0 or
             with a seed. Default True.
         on_error: ``"null"`` (default): a failed row is null. ``"raise"``: the query fails with ``RowError`` after the
@@ -283,7 +302,7 @@ def prompt_expression(messages: Messages, options: PromptOptions) -> daft.Expres
         engines=engines,
         ray_options=options.ray_options,
         batch_size=options.batch_size or (MEDIA_BATCH_SIZE if media else BATCH_SIZE),
-        max_batches=MEDIA_BATCHES if media else None,
+        max_batches=batches_in_flight(engines, media=media),
     )
     if shown and options.progress_folder is not None:
         show_progress_of(expression, str(options.model), options.progress_folder)

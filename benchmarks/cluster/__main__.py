@@ -14,6 +14,7 @@ from benchmarks.cluster.policies.base import Setting
 from benchmarks.cluster.simulation import run
 from benchmarks.cluster.steps import engine_of
 from benchmarks.cluster.traces import SHAPES, make_trace
+from daft_vllm.udf.prompt import batches_in_flight
 
 
 def main(
@@ -23,7 +24,9 @@ def main(
     scale: Annotated[float, typer.Option(min=0.0001, help="Of the rows and the prefixes.")] = 1.0,
     sequences: Annotated[int, typer.Option(min=1, help="Sequences that an engine runs at once.")] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 2048,
-    batches: Annotated[int, typer.Option(min=1, help="Batches that are open at once.")] = 64,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="Batches that are open at once. Default: as many as prompt() has.")
+    ] = None,
     model: Annotated[str, typer.Option()] = "Qwen/Qwen3-8B",
     card: Annotated[str, typer.Option()] = "H100",
     seed: Annotated[int, typer.Option()] = 1,
@@ -41,7 +44,8 @@ def main(
         for count in replicas or [128]:
             for chosen in policy or POLICIES:
                 own = POLICIES[chosen].batch is not None
-                visible = len(made.rows) if own else min(len(made.rows), batch * batches)
+                most = batches or batches_in_flight(count, media=False)
+                visible = len(made.rows) if own else min(len(made.rows), batch * most)
                 if (name, chosen, count, sequences, len(made.rows), visible) in done and not again:
                     continue
                 try:
@@ -50,7 +54,7 @@ def main(
                 except ValueError as e:
                     raise typer.BadParameter(str(e)) from None
                 setting = Setting(count, size, seconds, made.max_tokens, seed)
-                ended = run(made, POLICIES[chosen](setting), batch=batch, batches=batches)
+                ended = run(made, POLICIES[chosen](setting), batch=batch, batches=most)
                 append(results, figures_of(made, chosen, setting, ended))
     figures = read(results)
     text = markdown(figures)

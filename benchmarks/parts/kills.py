@@ -24,12 +24,16 @@ from daft_vllm.engine.setup.guardian import kill_processes
 from daft_vllm.engine.store.segments import frames_of, segments_of
 
 _SCRIPT = """
+import os
 import sys
 import daft
 from daft import col
 from daft_vllm import prompt
 if __name__ == "__main__":
     rows, model, store, output, temperature = int(sys.argv[1]), *sys.argv[2:5], float(sys.argv[5])
+    if os.environ["DAFT_RUNNER"] == "ray":
+        import ray
+        ray.init(num_cpus=2, log_to_driver=False)  # Daft asks for two, however many cores this process may use
     df = daft.from_pydict({"id": list(range(rows)), "q": [f"Write about {i}." for i in range(rows)]})
     answer = prompt(
         col("q"), model=model, gpus=0, max_tokens=12, ignore_eos=True, temperature=temperature, store=store,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from heapq import heapify, heappop, heappush, heapreplace
 
 from daft_vllm.engine.requests.prepared import TOKEN_BYTES
 from daft_vllm.engine.requests.stats import EngineStats
@@ -81,6 +81,7 @@ class Routes:
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
+        self._in_vain = False  # a lane has looked for rows of others, and none have been left since
         self._bounds: list[bytes] = []  # ascending: the lane at place i has the keys from bound i - 1 to bound i
         self._owners: list[Lane] = []
 
@@ -104,6 +105,7 @@ class Routes:
         lane.is_open = False
         self.lanes.remove(lane)
         rows = lane.queue.remove(lambda row: True)
+        self._in_vain = False
         heir = min(self.lanes, key=lambda one: not one.is_open)
         self._set_owners([heir if owner is lane else owner for owner in self._owners])
         return rows
@@ -122,25 +124,49 @@ class Routes:
 
     def fill_idle(self) -> None:
         """Divide the waiting rows, so that no open lane is without a row while another has some that wait."""
-        if len(self.lanes) > 1:
+        self._in_vain = False
+        if len(self.lanes) == 1:
+            return
+        idle = [(i, lane) for i, lane in enumerate(self.lanes) if lane.is_open and lane.is_idle]
+        if not idle:
+            return
+        others = [(-len(one.queue), i, one) for i, one in enumerate(self.lanes) if len(one.queue)]
+        heapify(others)
+        for place, lane in idle:
+            while others and not (len(others[0][2].queue) > 1 or others[0][2].leaves_rows):
+                heappop(others)
+            if not others:
+                return
+            i, other = others[0][1:]
+            self._take_half(lane, other)
+            heapreplace(others, (-len(other.queue), i, other))
+            heappush(others, (-len(lane.queue), place, lane))
+
+    def leave_rows(self) -> None:
+        """Wake the lanes without any row that have looked for some in vain: now a lane leaves some."""
+        if self._in_vain:
+            self._in_vain = False
             for lane in self.lanes:
-                if lane.is_open and lane.is_idle:
-                    self._take_half(lane, [one for one in self.lanes if len(one.queue) > 1 or one.leaves_rows])
+                if lane.is_idle:
+                    lane.wake()
 
     def take_half(self, lane: Lane) -> bool:
         """Give a lane half of the rows of the lane with the most that leaves some. Return whether there are any."""
-        return self._take_half(lane, [one for one in self.lanes if one.leaves_rows])
-
-    def _take_half(self, lane: Lane, others: Sequence[Lane]) -> bool:
-        other = max(others, key=lambda one: len(one.queue), default=None)
-        if other is None:
+        if self._in_vain:  # a hundred lanes that look at a hundred others at each of their steps take too long
             return False
+        others = [one for one in self.lanes if one.leaves_rows]
+        self._in_vain = not others
+        if others:
+            self._take_half(lane, max(others, key=lambda one: len(one.queue)))
+        return not self._in_vain
+
+    def _take_half(self, lane: Lane, other: Lane) -> None:
         keys = sorted(row.key for row in other.queue)
         bound = _cut(keys, other.queue.block_size) if len(keys) > 1 else keys[0] + b"\0"
         rows = other.queue.remove(lambda row: row.key < bound)
         self._give(other, lane, bound)
         lane.queue.push(rows)
-        return True
+        self._in_vain = False
 
     def _owner_of(self, key: bytes) -> Lane:
         return self._owners[bisect_right(self._bounds, key)]
@@ -156,10 +182,15 @@ class Routes:
 
     def _set_owners(self, owners: Iterable[Lane]) -> None:
         """Set the owner of each part, and join parts that are next to each other and have the same."""
-        bounds = [*self._bounds, b""]
-        joined = [list(part) for _, part in groupby(zip(owners, bounds, strict=True), key=lambda pair: id(pair[0]))]
-        self._owners = [part[0][0] for part in joined]
-        self._bounds = [part[-1][1] for part in joined][:-1]
+        bounds: list[bytes] = []
+        joined: list[Lane] = []
+        for owner, bound in zip(owners, [*self._bounds, b""], strict=True):
+            if joined and joined[-1] is owner:
+                bounds[-1] = bound
+            else:
+                bounds.append(bound)
+                joined.append(owner)
+        self._bounds, self._owners = bounds[:-1], joined
 
 
 def _cut(keys: Sequence[bytes], block_size: int) -> bytes:

@@ -121,9 +121,7 @@ class Ledger:
             row = lane.replay.next(len(lane.in_flight))
             was_full, lane.is_full = lane.is_full, row is None and not has_room()
             if lane.is_full and not was_full and lane.leaves_rows:
-                for one in self._routes.lanes:
-                    if one.is_idle:
-                        one.wake()
+                self._routes.leave_rows()
             if row is not None or lane.replay.limit or lane.is_full:
                 return row
             if not len(lane.queue) and not self._routes.take_half(lane):

@@ -22,14 +22,14 @@ def actor_expression(
     use_process: bool,
     engines: int,
     batch_size: int,
-    max_batches: int | None = None,
+    max_batches: int,
     ray_options: Mapping[str, Any] | None = None,
 ) -> daft.Expression:
     """Return the expression that answers ``columns`` on actors with ``spec``.
 
     With processes the method is a plain one. Then Daft's native runner gives each process one batch at a time. On Ray
     each actor gets two, and works on both at once, in threads. In the driver the method is a coroutine, and Daft 0.7
-    runs up to 64 of them at once.
+    runs up to ``max_concurrency`` of them at once, by default 64.
 
     Args:
         spec: what the actors do.
@@ -37,7 +37,7 @@ def actor_expression(
         use_process: see ``prompt``.
         engines: ``max_concurrency`` of ``prompt``.
         batch_size: see ``prompt``.
-        max_batches: batches in flight in the driver. None: Daft's own number, 64.
+        max_batches: batches in flight in the driver.
         ray_options: see ``prompt``. Daft takes ``num_cpus`` as an argument of its own.
     """
     options = dict(ray_options or {})
