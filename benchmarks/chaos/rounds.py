@@ -27,6 +27,9 @@ from daft_vllm.model_configs import resolve_model
 MOST_STARTS = 4
 """After so many starts with a fault, a job is finished without one."""
 _MUCH = 0.7
+_ACTORS: dict[Mode, int] = {"ray": 1, "cluster": 2}
+"""Ray ends the actors that run at the end of a job as a kill does, so that the folders of their engines stay until the next
+start. In the cluster there is one actor on each node."""
 MOST_SECONDS = 300.0
 """A job that runs longer hangs, and is killed. A start takes 20 to 60 seconds on two cores, with Ray twice as long."""
 
@@ -111,8 +114,9 @@ class Rounds:
             problems.append(f"processes are left: {', '.join(name[:60] for name in processes)}")
         # Those of an earlier start go when an engine starts, and not every start comes so far.
         own = [name for name in files if name not in earlier or after > before]
-        if planned.mode in ("ray", "cluster"):  # Ray ends the last actor as a kill does: its engine's folder stays
-            own = own[1:] if own[0:1] and own[0].startswith("daft-vllm-sockets-") else own
+        sockets = [name for name in own if name.startswith("daft-vllm-sockets-")]
+        for name in sockets[: _ACTORS.get(planned.mode, 0)]:
+            own.remove(name)
         if own and (code == 0 or outcome.startswith("refused")):
             problems.append(f"files are left: {', '.join(own)}")
         if code == 0 and self.right:
