@@ -28,7 +28,7 @@ MOST_STARTS = 4
 """After so many starts with a fault, a job is finished without one."""
 _MUCH = 0.7
 _ACTORS: dict[Mode, int] = {"ray": 1, "cluster": 2}
-"""Ray ends the actors that run at the end of a job as a kill does, so that the folders of their engines stay until the next
+"""Ray ends the actors that run at the end of a job as a kill does: the folders of their engines stay until the next
 start. In the cluster there is one actor on each node."""
 MOST_SECONDS = 300.0
 """A job that runs longer hangs, and is killed. A start takes 20 to 60 seconds on two cores, with Ray twice as long."""
