@@ -10,6 +10,7 @@ from multiprocessing.context import BaseContext, SpawnContext
 from typing import TYPE_CHECKING, Any
 
 from daft_vllm.engine.constraints.libraries.guidance import GUIDANCE_MARK
+from daft_vllm.engine.drafts.start import is_ours
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -34,6 +35,10 @@ def params_class() -> type[SamplingParams]:
             else:
                 super()._validate_structured_outputs(*args)
             shared._daft_vllm_checked = True
+
+        def _validate_spec_decode(self, speculative_config: Any) -> None:
+            if not is_ours(speculative_config):  # ours: rows whose options vLLM would refuse get no guesses
+                super()._validate_spec_decode(speculative_config)
 
     return CheckedOnce
 

@@ -24,6 +24,7 @@ def register() -> None:
         apply_patch("leftovers", name_leftovers)
     if "vllm.v1.engine.core" not in sys.modules:  # this process is not the core's
         return
+    from daft_vllm.engine.drafts.changes import change_sampler
     from daft_vllm.engine.patches.cpu.adapter_ops import fix_adapter_ops
     from daft_vllm.engine.patches.either_backend import register_backend
     from daft_vllm.engine.patches.whole_answers import send_whole_answers
@@ -31,6 +32,7 @@ def register() -> None:
     apply_patch("either_backend", register_backend)
     apply_patch("adapter_ops", fix_adapter_ops)
     apply_patch("whole_answers", send_whole_answers)
+    apply_patch("drafts", change_sampler)
 
 
 def _lock_bars_by_threads() -> None:

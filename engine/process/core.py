@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from daft_vllm.engine.drafts.start import draft_args, suits
 from daft_vllm.engine.patches.front_end import forget_cached_environment, save_front_end_costs
 from daft_vllm.engine.patches.registry import apply_patch, prepare_patches
 from daft_vllm.engine.process.cause import died_of, start_error
@@ -134,7 +135,6 @@ class Core:
         left_out: Collection[str],
         start: CoreStart,
     ) -> Core:
-        from vllm import AsyncEngineArgs
         from vllm.config import StructuredOutputsConfig
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -149,12 +149,8 @@ class Core:
         check_parser(reasoning_parser(config))
         forget_cached_environment()
         try:
-            # vLLM's own class LLM uses this context. With another one max_num_batched_tokens and max_num_seqs default
-            # to 2048 and 128. With this one they default to 8192 and 256 or to 16384 and 1024, depending on the GPU.
             with quiet_thread():
-                vllm_config = AsyncEngineArgs(model=config.model, disable_log_stats=True, **args).create_engine_config(
-                    UsageContext.LLM_CLASS
-                )
+                vllm_config = _vllm_config(config, args, left_out)
             wanted = vllm_config.model_config.max_model_len
             bind = cpu and "openmp" not in left_out
             variables = core_environment(cpu=cpu, reproducible=config.reproducible)
@@ -331,6 +327,24 @@ def _bound_threads(vllm_config: Any, *, bind: bool) -> contextlib.AbstractContex
         rank=0, local_rank=0
     )
     return bound
+
+
+def _vllm_config(config: EngineConfig, args: Mapping[str, Any], left_out: Collection[str]) -> Any:
+    """Return vLLM's own config, with guesses if the model's tokens can be verified."""
+    from vllm import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    def made(more: Mapping[str, Any]) -> Any:
+        # vLLM's own class LLM uses this context. With another one max_num_batched_tokens and max_num_seqs default
+        # to 2048 and 128. With this one they default to 8192 and 256 or to 16384 and 1024, depending on the GPU.
+        engine_args = AsyncEngineArgs(model=config.model, disable_log_stats=True, **{**args, **more})
+        return engine_args.create_engine_config(UsageContext.LLM_CLASS)
+
+    drafts = draft_args(config, left_out)
+    if not drafts:
+        return made({})
+    found = made(drafts)
+    return found if suits(found.model_config) else made({})
 
 
 def _lora_requests(adapters: Mapping[str, str]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ class StepWatch:
         self.running_sum = 0
         self.running_peak = 0
         self.preemptions = 0
+        self.drafted = 0
+        self.accepted = 0
         self.deaths = 0
         self.restarts = 0
 
@@ -32,6 +34,8 @@ class StepWatch:
         stats.steps += self.steps
         stats.restarts += self.restarts
         stats.preemptions += self.preemptions
+        stats.drafted_tokens += self.drafted
+        stats.accepted_tokens += self.accepted
         stats.running_sum += self.running_sum
         stats.peak_running = max(stats.peak_running, self.running_peak)
 
@@ -80,6 +84,9 @@ class StepWatch:
                     watch.running = scheduler_stats.num_running_reqs
                     watch.running_sum += scheduler_stats.num_running_reqs
                     watch.running_peak = max(watch.running_peak, scheduler_stats.num_running_reqs)
+                    if (guesses := scheduler_stats.spec_decoding_stats) is not None:
+                        watch.drafted += guesses.num_draft_tokens
+                        watch.accepted += guesses.num_accepted_tokens
                 if iteration_stats is not None:
                     watch.preemptions += iteration_stats.num_preempted_reqs
                 watch.on_step()

@@ -53,6 +53,7 @@ class Request:
         adapter: name of the LoRA adapter, one of the engine's. None: the model without an adapter.
         toolbox: tools that the model may call; the outcome then has a ``tool_answer``. None: no tools.
         row_key: the row's name in a store of answers. The engine doesn't look at it. None: it has none.
+        draft: whether tokens of the answer may be guessed, for vLLM to verify. See ``drafts/``.
         truncation: how the prompt is cut if it is too long. None: as the engine's config says.
     """
 
@@ -70,6 +71,7 @@ class Request:
     toolbox: Toolbox | None = None
     row_key: str | None = None
     truncation: Truncation | None = None
+    draft: bool = True
 
     def messages(self) -> tuple[Message, ...]:
         """Return the messages of this request, in order."""

@@ -38,6 +38,8 @@ class EngineStats:
             all in the cache. At most ``computed_tokens``: rows that come later, or again, may find more in the cache
             than is known when they are sent.
         completion_tokens: tokens generated.
+        drafted_tokens: tokens that were guessed, and verified by vLLM.
+        accepted_tokens: those of them that were right. Each saved its row a step.
         media: images and other media that were loaded, or failed to load.
         media_seconds: time that loading them took, summed over all of them.
         steps: steps of vLLM's scheduler.
@@ -65,6 +67,8 @@ class EngineStats:
     computed_tokens: int = 0
     optimal_tokens: int = 0
     completion_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     media: int = 0
     media_seconds: float = 0.0
     steps: int = 0

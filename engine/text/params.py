@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from daft_vllm.engine.constraints.constraint import Constraint
 from daft_vllm.engine.constraints.enforcement import vllm_arguments
+from daft_vllm.engine.drafts.start import OFF
 from daft_vllm.engine.patches.front_end import params_class
 from daft_vllm.engine.requests.sampling import SamplingOptions
 
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 
-def sampling_params(sampling: SamplingOptions, constraint: Constraint | None, *, detokenize: bool) -> SamplingParams:
+def sampling_params(
+    sampling: SamplingOptions, constraint: Constraint | None, *, detokenize: bool, draft: bool = True
+) -> SamplingParams:
     """Return vLLM's own object. It asks for the final output only. Imports vLLM.
 
     Args:
         sampling: the row's options.
         constraint: what the answer has to satisfy.
         detokenize: whether vLLM makes the answer's text.
+        draft: whether tokens may be guessed.
 
     Raises:
         SchemaError: the constraint cannot be enforced.
@@ -33,6 +37,7 @@ def sampling_params(sampling: SamplingOptions, constraint: Constraint | None, *,
         **sampling.model_dump(),
         structured_outputs=structured,
         detokenize=detokenize,
+        extra_args=None if draft else {OFF: True},
         output_kind=RequestOutputKind.FINAL_ONLY,
         # vLLM makes a shallow copy for each row instead of a deep one. Deep copies take 14% of the front end's CPU time
         # at 16 tokens a row. Rows with the same options share the objects inside, and vLLM changes these in the same

@@ -182,7 +182,7 @@ class RequestRenderer:
             else:
                 key = (
                     *(id(request.sampling), id(request.constraint), id(request.toolbox)),
-                    *(request.thinking, request.own_seed),
+                    *(request.thinking, request.own_seed, request.draft),
                 )
                 try:
                     if key not in by_options:
@@ -232,7 +232,12 @@ class RequestRenderer:
         )
         if self._config.reproducible and not sampling.is_determined:
             raise OptionError("reproducible=True needs a seed in every row with a temperature above 0.")
-        return sampling_params(sampling, request.constraint, detokenize=not self._detokenizer.can_detokenize(sampling))
+        return sampling_params(
+            sampling,
+            request.constraint,
+            detokenize=not self._detokenizer.can_detokenize(sampling),
+            draft=request.draft,
+        )
 
     def _template(self, tools: list[dict[str, Any]] | None = None) -> str | None:
         """Return the chat template's text, None where there is none."""

@@ -49,6 +49,8 @@ class Summary:
         prompt_tokens: prompt tokens of the generated rows.
         cached_tokens: those of them that came from the prefix cache.
         completion_tokens: tokens generated.
+        drafted_tokens: tokens that were guessed, and verified by vLLM.
+        accepted_tokens: those of them that were right. Each saved its row a step.
         optimal_tokens: the fewest prompt tokens that had to be computed, in the best order of the rows.
         stored: rows whose answer was in the store already.
         retried: rows that were asked again; a row counts once for each time.
@@ -69,6 +71,8 @@ class Summary:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     optimal_tokens: int
     stored: int
     retried: int
@@ -254,6 +258,8 @@ def run_job(
         prompt_tokens=int(counters["prompt_tokens"]),
         cached_tokens=int(counters["cached_tokens"]),
         completion_tokens=int(counters["completion_tokens"]),
+        drafted_tokens=int(counters["drafted_tokens"]),
+        accepted_tokens=int(counters["accepted_tokens"]),
         optimal_tokens=int(counters["optimal_tokens"]),
         stored=int(counters["stored"]),
         retried=int(counters["retried"]),

@@ -109,6 +109,8 @@ def test_a_summary_leaves_out_what_did_not_happen() -> None:
         prompt_tokens=100,
         cached_tokens=0,
         completion_tokens=10,
+        drafted_tokens=0,
+        accepted_tokens=0,
         optimal_tokens=100,
         stored=0,
         retried=0,

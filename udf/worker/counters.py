@@ -23,6 +23,8 @@ METRICS = (
     "computed_tokens",
     "optimal_tokens",
     "completion_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
     "media",
     "steps",
     "preemptions",

@@ -64,6 +64,10 @@ def _add_counters(table: Table, summary: Summary, count: Callable[[str, int], No
         table.add_row("of them from the prefix cache", f"{share(summary.cached_tokens, summary.prompt_tokens):.0%}")
     table.add_row("prompt tokens computed", f"{summary.computed_tokens}; at best {summary.optimal_tokens}")
     table.add_row("completion tokens", f"{summary.completion_tokens}")
+    if summary.accepted_tokens:
+        right = share(summary.accepted_tokens, summary.drafted_tokens)
+        part = share(summary.accepted_tokens, summary.completion_tokens)
+        table.add_row("of them guessed, and verified", f"{part:.0%}; {right:.0%} of the guesses were right")
     count("rows whose answer was in the store", summary.stored)
     count("rows asked again", summary.retried)
     count("rows with the answer of an equal row", summary.duplicates)

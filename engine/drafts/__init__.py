@@ -1,0 +1,1 @@
+"""Tokens that are guessed before vLLM computes them, and verified by it."""
