@@ -196,7 +196,8 @@ def prompt(
             verifies all guesses of a row in one step: keys of a schema, what earlier rows wrote, what is copied from
             the prompt. At temperature 0 the answers are the same, at other temperatures they have the same
             distribution. Rows with a seed and a temperature get no guesses, nor do rows with ``min_p``, ``logit_bias``,
-            ``bad_words`` or ``thinking_token_budget``. Guesses are made on CPUs only. ``"off"``: none are made.
+            ``bad_words`` or ``thinking_token_budget``. Guesses are made on CPUs only,
+            and not with ``adapters`` or ``reproducible``. ``"off"``: none are made.
         use_process: True runs each engine in a process of its own. It gets one batch at a time (on Ray two), and rows
             keep their order. False runs the engines behind one queue in the driver. 64 batches are in flight at once
             (with more than 8 engines, 8 for each), so no engine runs empty between two batches. Rows share prefixes

@@ -36,6 +36,7 @@ class Row:
         self.ahead: list[_Ahead] = []
         """The guesses that were sent."""
         self.is_drafted = True
+        self.is_followed = group.is_followed()
 
 
 class Drafter:
@@ -75,15 +76,20 @@ class Drafter:
             tokens: the new ones.
             grammar: after them.
         """
+        if not row.is_followed:
+            row.seen += len(tokens)
+            return
         if not row.seen:
             if row.group.first is None:
                 row.group.first = grammar.text_before(tokens)
             row.state.forced = row.state.field = row.group.first
-        ahead, forced = row.ahead, grammar.text()
+        ahead, forced, right = row.ahead, grammar.text(), 0
         for one, token in zip(ahead, tokens, strict=False):
             if one.guess.token != token:
                 break
             self.right[one.guess.source] = self.right.get(one.guess.source, 0) + 1
+            right += 1
+        row.group.count(len(tokens), right)
         for i, token in enumerate(tokens):
             learn(row.state, token, row.prompt, row.group)
             known = i < len(ahead) and ahead[i].guess.token == token and i + 1 < len(tokens)
@@ -100,6 +106,8 @@ class Drafter:
             most: the most tokens.
             rows: rows that write a token in each step.
         """
+        if not row.is_followed:
+            return []
         least = self.times.least_right(rows)
         state, right, row.ahead = row.state.copy(), 1.0, []
         while len(row.ahead) < most:

@@ -59,15 +59,15 @@ class Memory:
         found = self._young.get(key)
         return found if found is not None else self._old.get(key)
 
-    def add(self, key: Hashable, token: int) -> None:
-        """Count a token after a context."""
+    def of(self, key: Hashable) -> Context:
+        """Return a context, a new one if it never came or is forgotten."""
         context = self._young.get(key)
         if context is None:
             context = self._old.pop(key, None) or Context()
             if len(self._young) >= self._most:
                 self._young, self._old = {}, self._young
             self._young[key] = context
-        context.add(token)
+        return context
 
 
 class Guess(NamedTuple):

@@ -32,13 +32,16 @@ def draft_args(config: EngineConfig, left_out: Collection[str]) -> dict[str, Any
     """Return the arguments of vLLM's engine with which it guesses. Empty: it doesn't.
 
     It doesn't on GPUs, where vLLM 0.32 has another runner, which takes no class of ours; nor if answers have to be the
-    same bytes in whatever steps they are computed; nor if the model runs in other processes than the core.
+    same bytes in whatever steps they are computed; nor if the model runs in other processes than the core; nor with
+    adapters, for which vLLM asks for room in a step for all guesses of all rows.
 
     Args:
         config: how the engine is started.
         left_out: names of the patches of vLLM that are not applied.
     """
     if config.gpus or config.reproducible or config.parallel_size > 1 or {"drafts", "executor"} & {*left_out}:
+        return {}
+    if config.adapters or config.engine_args.get("enable_lora"):
         return {}
     if any(name in config.engine_args for name in _OTHERS):
         return {}

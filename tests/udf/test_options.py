@@ -218,6 +218,7 @@ expression: daft.Expression = prompt(
     adapter=col("field"),
     gpus=0.5,
     reproducible=True,
+    draft="auto",
     use_process=True,
     max_concurrency=2,
     ray_options={"resources": {"a100": 1}},

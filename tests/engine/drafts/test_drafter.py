@@ -165,8 +165,8 @@ def test_without_a_grammar_repeated_text_is_guessed_and_other_text_is_not() -> N
 def test_a_memory_forgets_what_did_not_come_for_long() -> None:
     memory = Memory(most=10)
     for i in range(1000):
-        memory.add(("often",), 1)
-        memory.add(("once", i), 2)
+        memory.of(("often",)).add(1)
+        memory.of(("once", i)).add(2)
         assert len(memory) <= 20
     often = memory.get(("often",))
     assert often is not None
@@ -191,3 +191,23 @@ def test_steps_that_all_have_the_same_tokens_say_nothing_of_a_token() -> None:
     for _ in range(100):
         times.add(8, 0.05)
     assert 0 < times.least_right(8) <= 1
+
+
+def test_few_rows_are_followed_where_guesses_bring_nothing() -> None:
+    drafter = Drafter(plain)
+    followed = []
+    for i in range(400):
+        row = drafter.new_row("", ())
+        followed.append(row.is_followed)
+        for j in range(30):
+            drafter.observe(row, [(i * 7919 + j * j * 31 + i * j) % 50_000], NOTHING)
+            drafter.draft(row, NOTHING, 16, 64)
+    assert all(followed[:100])
+    assert sum(followed[200:]) == 25, "one in 8"
+    for _ in range(1500):  # now all rows write the same
+        row, done = drafter.new_row("", ()), 0
+        while done < 30:
+            new = max(1, len(drafter.draft(row, NOTHING, 16, 1)) if done else 1)
+            drafter.observe(row, list(range(done, done + new)), NOTHING)
+            done += new
+    assert all(drafter.new_row("", ()).is_followed for _ in range(8)), "guesses are worth it again"

@@ -107,11 +107,12 @@ def test_limits_and_ends_are_kept(engine: OfflineEngine) -> None:
     [
         EngineConfig("m", gpus=1),
         EngineConfig("m", reproducible=True),
+        EngineConfig("m", adapters={"a": "owner/name"}),
         EngineConfig("m", {"tensor_parallel_size": 2}),
         EngineConfig("m", {"speculative_config": None}),
         EngineConfig("m", {"scheduler_cls": "a.B"}),
     ],
-    ids=["gpus", "reproducible", "parallel", "own-method", "own-scheduler"],
+    ids=["gpus", "reproducible", "adapters", "parallel", "own-method", "own-scheduler"],
 )
 def test_engines_that_do_not_guess(config: EngineConfig) -> None:
     assert draft_args(config, ()) == {}
@@ -119,6 +120,7 @@ def test_engines_that_do_not_guess(config: EngineConfig) -> None:
     assert draft_args(EngineConfig("m"), ())
 
 
+@pytest.mark.slow
 def test_rows_that_draw_have_the_same_distribution(engine: OfflineEngine) -> None:
     """Each label comes as often with guesses as without, within four standard deviations."""
     names = ["overall_sentiment", "is_recommended"]

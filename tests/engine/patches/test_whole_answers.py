@@ -42,7 +42,7 @@ def test_an_answer_takes_two_messages_at_most(monkeypatch: pytest.MonkeyPatch, e
 def test_a_text_that_ends_answers_needs_each_token(monkeypatch: pytest.MonkeyPatch, engine: OfflineEngine) -> None:
     plain, _ = messages_of(monkeypatch, engine, Request("Name all months.", sampling=sampled(max_tokens=24)))
     word = plain.text.split()[3]
-    request = Request("Name all months.", sampling=sampled(max_tokens=24, stop=[word]))
+    request = Request("Name all months.", sampling=sampled(max_tokens=24, stop=[word]), draft=False)
     outcome, lengths = messages_of(monkeypatch, engine, request)
     assert outcome.finish_reason == "stop"
     assert outcome.text == plain.text[: plain.text.index(word)]

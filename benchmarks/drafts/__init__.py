@@ -1,0 +1,1 @@
+"""What guesses of tokens bring: workloads, arms, and a table."""
