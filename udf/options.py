@@ -125,7 +125,7 @@ class PromptOptions:
     reproducible: bool = _option(
         False, "Give a row the same answer whatever else is in the batch, and when the job runs again."
     )
-    draft: Literal["auto", "off"] = _option("auto", "Guess tokens that vLLM then verifies, where that saves time.")
+    draft: Literal["on", "off"] = _option("off", "Guess tokens that vLLM then verifies, where that saves time.")
     use_process: bool | Literal["auto"] = _option("auto", "Whether each engine runs in a process of its own.")
     max_concurrency: Annotated[int, Field(ge=1)] | Literal["auto"] = _option(
         1, "Engines in all; auto: as many as the visible GPUs are enough for."

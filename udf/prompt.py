@@ -85,7 +85,7 @@ def prompt(
     adapter: str | daft.Expression | None = DEFAULT.adapter,
     gpus: float | None = DEFAULT.gpus,
     reproducible: bool = DEFAULT.reproducible,
-    draft: Literal["auto", "off"] = DEFAULT.draft,
+    draft: Literal["on", "off"] = DEFAULT.draft,
     use_process: bool | Literal["auto"] = DEFAULT.use_process,
     max_concurrency: int | Literal["auto"] = DEFAULT.max_concurrency,
     ray_options: Mapping[str, Any] | None = DEFAULT.ray_options,
@@ -192,12 +192,12 @@ def prompt(
             more time, and is an error for models, quantizations and engine arguments with which it can't be had; rows
             with pictures or sounds are error values. The prompt counts as part of the row: chat templates that write
             today's date make another prompt tomorrow. Default False.
-        draft: ``"auto"`` (default): tokens of an answer are guessed where a guess is likely to be right, and vLLM
-            verifies all guesses of a row in one step: keys of a schema, what earlier rows wrote, what is copied from
-            the prompt. At temperature 0 the answers are the same, at other temperatures they have the same
+        draft: ``"on"``: tokens of answers with a ``return_format`` are guessed where a guess is likely to be right, and
+            vLLM verifies all guesses of a row in one step: keys of a schema, what earlier rows wrote, what is copied
+            from the prompt. At temperature 0 the answers are the same, at other temperatures they have the same
             distribution. Rows with a seed and a temperature get no guesses, nor do rows with ``min_p``, ``logit_bias``,
-            ``bad_words`` or ``thinking_token_budget``. Guesses are made on CPUs only,
-            and not with ``adapters`` or ``reproducible``. ``"off"``: none are made.
+            ``bad_words`` or ``thinking_token_budget``. On a CPU only; an error with GPUs, ``adapters``,
+            ``reproducible`` or a ``speculative_config``. Default ``"off"``.
         use_process: True runs each engine in a process of its own. It gets one batch at a time (on Ray two), and rows
             keep their order. False runs the engines behind one queue in the driver. 64 batches are in flight at once
             (with more than 8 engines, 8 for each), so no engine runs empty between two batches. Rows share prefixes

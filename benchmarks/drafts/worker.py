@@ -37,9 +37,7 @@ def open_arm(arm: str, model: str, sequences: int) -> Run:
 def _ours(arm: str, model: str, args: dict[str, Any]) -> Run:
     from daft_vllm import Constraint, EngineConfig, OfflineEngine, Request, SamplingOptions
 
-    if arm == "off":
-        args["speculative_config"] = None
-    engine = OfflineEngine(EngineConfig(model, args, gpus=0), check_chat_template=False)
+    engine = OfflineEngine(EngineConfig(model, args, gpus=0, draft=arm == "ours"), check_chat_template=False)
 
     def run(workload: Workload) -> tuple[list[str], dict[str, float]]:
         constraint = None
@@ -47,7 +45,7 @@ def _ours(arm: str, model: str, args: dict[str, Any]) -> Run:
             constraint = Constraint(json_schema=as_text(workload.schema))
         elif workload.choices:
             constraint = Constraint(choices=workload.choices)
-        sampling = SamplingOptions(max_tokens=workload.max_tokens)
+        sampling = SamplingOptions(max_tokens=workload.max_tokens, ignore_eos=workload.ignore_eos)
         requests = [
             Request(text, apply_chat_template=False, sampling=sampling, constraint=constraint)
             for text in workload.prompts
@@ -85,7 +83,12 @@ def _generate(arm: str, model: str, args: dict[str, Any]) -> Run:
             structured = StructuredOutputsParams(json=workload.schema)
         elif workload.choices:
             structured = StructuredOutputsParams(choice=[*workload.choices])
-        params = SamplingParams(max_tokens=workload.max_tokens, temperature=0, structured_outputs=structured)
+        params = SamplingParams(
+            max_tokens=workload.max_tokens,
+            temperature=0,
+            ignore_eos=workload.ignore_eos,
+            structured_outputs=structured,
+        )
         order = sorted(range(len(workload.prompts)), key=workload.prompts.__getitem__)
         before = counter.counts.copy()
         outputs = llm.generate([workload.prompts[i] for i in order], params, use_tqdm=False)

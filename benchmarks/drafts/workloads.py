@@ -34,6 +34,11 @@ class Workload(NamedTuple):
     choices: tuple[str, ...]
     max_tokens: int
 
+    @property
+    def ignore_eos(self) -> bool:
+        """Whether all answers have ``max_tokens`` tokens."""
+        return self.schema is None and not self.choices
+
 
 def make_workload(name: str, rows: int, seed: int) -> Workload:
     """Return a workload. The same seed makes the same rows.

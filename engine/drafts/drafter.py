@@ -12,6 +12,8 @@ from daft_vllm.engine.drafts.row import Group, Prompt, State, guesses, learn
 from daft_vllm.engine.drafts.worth import StepTimes
 
 _MOST_GROUPS = 16
+_WITHOUT = 32
+"""One step in so many has no guesses, so that it is known what a step takes without."""
 
 
 class _Ahead(NamedTuple):
@@ -39,6 +41,20 @@ class Row:
         self.is_followed = group.is_followed()
 
 
+class Writing(NamedTuple):
+    """A row that is to get guesses.
+
+    Attributes:
+        row: it.
+        grammar: at the end of what is written. It is there again afterwards.
+        most: the most guesses.
+    """
+
+    row: Row
+    grammar: Forced
+    most: int
+
+
 class Drafter:
     """Guesses tokens.
 
@@ -52,6 +68,7 @@ class Drafter:
         self.times = StepTimes()
         self.sent: dict[str, int] = {}
         self.right: dict[str, int] = {}
+        self._turns = 0
         self._plain = plain
         self._groups: OrderedDict[str, Group] = OrderedDict()
 
@@ -97,27 +114,36 @@ class Drafter:
         row.seen += len(tokens)
         row.ahead = []
 
-    def draft(self, row: Row, grammar: Forced, most: int, rows: int) -> list[int]:
-        """Return guesses of the next tokens.
+    def draft(self, rows: Sequence[Writing], number: int) -> list[list[int]]:
+        """Return guesses of the next tokens of each row. None are made if all together save no time.
 
         Args:
-            row: the row.
-            grammar: at the end of what is written. It is there again afterwards.
-            most: the most tokens.
-            rows: rows that write a token in each step.
+            rows: the rows.
+            number: rows that write a token in each step.
         """
-        if not row.is_followed:
-            return []
-        least = self.times.least_right(rows)
-        state, right, row.ahead = row.state.copy(), 1.0, []
+        least, gain = self.times.least_right(number), 0.0
+        for row, grammar, most in rows:
+            if row.is_followed:
+                gain += self._guess(row, grammar, most, least, number)
+        self._turns += 1
+        if gain < self.times.verify or self._turns % _WITHOUT == 0:
+            for row, _, _ in rows:
+                row.ahead = []
+        for row, _, _ in rows:
+            for one in row.ahead:
+                self.sent[one.guess.source] = self.sent.get(one.guess.source, 0) + 1
+        return [[one.guess.token for one in row.ahead] for row, _, _ in rows]
+
+    def _guess(self, row: Row, grammar: Forced, most: int, least: float, number: int) -> float:
+        """Make a row's guesses, and return the seconds that they are expected to save."""
+        state, right, gain, row.ahead = row.state.copy(), 1.0, 0.0, []
         while len(row.ahead) < most:
             guess = max(guesses(state, row.prompt, row.group), key=lambda one: one.right, default=None)
             if guess is None or right * guess.right < least or not grammar.accept(guess.token):
                 break
             right *= guess.right
+            gain += self.times.gain(right, number)
             row.ahead.append(_Ahead(guess, grammar.text()))
             state.advance(guess.token, row.ahead[-1].forced, row.prompt)
         grammar.rollback(len(row.ahead))
-        for one in row.ahead:
-            self.sent[one.guess.source] = self.sent.get(one.guess.source, 0) + 1
-        return [one.guess.token for one in row.ahead]
+        return gain

@@ -8,7 +8,7 @@ from typing import Any
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from daft_vllm.engine.drafts.changes import is_changed
-from daft_vllm.engine.drafts.drafter import Drafter, Row
+from daft_vllm.engine.drafts.drafter import Drafter, Row, Writing
 from daft_vllm.engine.drafts.grammar import NOTHING, Forced, forced_by
 from daft_vllm.engine.drafts.start import OFF
 
@@ -34,7 +34,10 @@ class DraftingScheduler(Scheduler):  # type: ignore[misc]  # vLLM's types are no
         """Learn from the tokens of a step, and from what it took."""
         requests = [(name, self.requests.get(name)) for name in scheduler_output.num_scheduled_tokens]
         found = super().update_from_output(scheduler_output, model_runner_output)
-        self._drafter.times.add(scheduler_output.total_num_scheduled_tokens, time.perf_counter() - self._began)
+        guesses = sum(map(len, scheduler_output.scheduled_spec_decode_tokens.values()))
+        answers = len(requests) + guesses
+        prompt = scheduler_output.total_num_scheduled_tokens - answers
+        self._drafter.times.add(prompt, answers, time.perf_counter() - self._began, guessed=guesses > 0)
         for name, request in requests:
             if request is not None:
                 self._observe(name, request)
@@ -53,17 +56,23 @@ class DraftingScheduler(Scheduler):  # type: ignore[misc]  # vLLM's types are no
         # At most half of what a step has room for: the rest is for prompts.
         room = (self.max_num_scheduled_tokens - len(writing)) // 2
         share = min(self.num_spec_tokens, room // max(1, len(writing)))
+        found = []
         for request in writing:
             row, grammar = self._rows.get(request.request_id), self._grammar_of(request)
-            left = request.max_tokens - request.num_output_tokens - 1
-            if row is not None and grammar is not None and row.is_drafted and min(share, left) > 0:
-                request.spec_token_ids = self._drafter.draft(row, grammar, min(share, left), len(writing))
+            most = min(share, request.max_tokens - request.num_output_tokens - 1)
+            if row is not None and grammar is not None and row.is_drafted and most > 0:
+                found.append((request, Writing(row, grammar, most)))
+        guesses = self._drafter.draft([one for _, one in found], len(writing))
+        for (request, _), tokens in zip(found, guesses, strict=True):
+            request.spec_token_ids = tokens
 
     def _observe(self, name: str, request: Any) -> None:
         row = self._rows.get(name)
         if row is None:
             row = self._drafter.new_row(_constraint_of(request), request.prompt_token_ids or ())
-            row.is_drafted = _is_drafted(request.sampling_params)
+            row.is_drafted = request.use_structured_output and _is_drafted(request.sampling_params)
+            # Answers without a format repeat too little: with 64 sequences they took 9% longer with guesses.
+            row.is_followed = row.is_followed and request.use_structured_output
             self._rows[name] = row
         tokens = request.output_token_ids[row.seen :]
         if tokens:

@@ -17,33 +17,16 @@ OFF = "daft_vllm_no_drafts"
 PROPOSER = "daft_vllm.engine.drafts.proposer.NoProposer"
 MOST_TOKENS = 16
 """The most guesses of a row in a step."""
-_OTHERS = (
-    "speculative_config",
-    "scheduler_cls",
-    "async_scheduling",
-    "logits_processors",
-    "runner",
-    "kv_transfer_config",
-)
-"""The user's arguments with which the engine is left as it is."""
 
 
 def draft_args(config: EngineConfig, left_out: Collection[str]) -> dict[str, Any]:
     """Return the arguments of vLLM's engine with which it guesses. Empty: it doesn't.
 
-    It doesn't on GPUs, where vLLM 0.32 has another runner, which takes no class of ours; nor if answers have to be the
-    same bytes in whatever steps they are computed; nor if the model runs in other processes than the core; nor with
-    adapters, for which vLLM asks for room in a step for all guesses of all rows.
-
     Args:
         config: how the engine is started.
         left_out: names of the patches of vLLM that are not applied.
     """
-    if config.gpus or config.reproducible or config.parallel_size > 1 or {"drafts", "executor"} & {*left_out}:
-        return {}
-    if config.adapters or config.engine_args.get("enable_lora"):
-        return {}
-    if any(name in config.engine_args for name in _OTHERS):
+    if not config.draft or {"drafts", "executor"} & {*left_out}:
         return {}
     return {
         "scheduler_cls": "daft_vllm.engine.drafts.scheduler.DraftingScheduler",

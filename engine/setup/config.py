@@ -26,6 +26,11 @@ RESERVED_ARGS = {
     "distributed_executor_backend": "it follows from the tensor parallel size",
 }
 
+_NOT_WITH_DRAFTS = (
+    *("speculative_config", "scheduler_cls", "async_scheduling", "logits_processors", "enable_lora"),
+    *("runner", "kv_transfer_config"),
+)
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -44,6 +49,7 @@ class EngineConfig:
         gpus: GPUs this engine runs on. 0: it runs on the CPU.
         reproducible: whether a row's answer is the same whatever else the engine computes, and after a restart.
             ``reproducible.py`` has what this needs.
+        draft: whether tokens of answers are guessed, for vLLM to verify (``drafts/``).
         stall_timeout: if rows are in flight, and vLLM's scheduler makes no step for this many seconds, vLLM is treated
             as dead. The default is high because the first steps on a GPU may compile kernels.
         max_restarts: how often in a row vLLM may be started again, after it died or stalled, before the engine gives
@@ -68,6 +74,7 @@ class EngineConfig:
     adapters: Mapping[str, str] = field(default_factory=dict)
     gpus: float = 0
     reproducible: bool = False
+    draft: bool = False
     stall_timeout: float = 300.0
     max_restarts: int = 5
     queue_factor: float = 2.0
@@ -101,6 +108,8 @@ class EngineConfig:
                 f"tensor_parallel_size x pipeline_parallel_size is {parallel}, but each engine gets gpus={self.gpus}. "
                 f"Write gpus={parallel}, or leave tensor_parallel_size out: it follows gpus."
             )
+        if self.draft:
+            self._check_draft()
         if self.reproducible:
             check_arguments(self.engine_args, self.adapters, self.gpus, parallel)
         stages = int(self.engine_args.get("pipeline_parallel_size") or 1)
@@ -109,6 +118,19 @@ class EngineConfig:
                 f"gpus={self.gpus:g} can't be divided by pipeline_parallel_size={stages}: write gpus={stages}, or a "
                 "multiple of it."
             )
+
+    def _check_draft(self) -> None:
+        """Raise ``OptionError`` if an engine like this can't guess."""
+        against = {
+            "gpus": self.gpus > 0,  # vLLM 0.32 has another runner there, which takes no class of ours
+            "reproducible": self.reproducible,  # the same bytes in whatever steps answers are computed
+            "adapters": bool(self.adapters),  # vLLM asks for room in a step for all guesses of all rows
+            "tensor_parallel_size": self.parallel_size > 1,  # the model runs in other processes than the core
+        }
+        against |= {name: True for name in _NOT_WITH_DRAFTS if name in self.engine_args}
+        wrong = [name for name, is_set in against.items() if is_set]
+        if wrong:
+            raise OptionError(f"tokens can't be guessed with {', '.join(wrong)}: leave draft out, or these.")
 
     @property
     def parallel_size(self) -> int:

@@ -71,6 +71,7 @@ def engine_config(options: PromptOptions, known: ModelConfig | None, prompting: 
         adapters={name: _absolute(place) for name, place in adapters.items()},
         gpus=_default_gpus() if options.gpus is None else options.gpus,
         reproducible=options.reproducible,
+        draft=options.draft == "on",
         stall_timeout=options.stall_timeout,
         max_restarts=options.max_restarts,
     )

@@ -79,7 +79,6 @@ class RequestMaker:
                 toolbox=spec.toolbox,
                 row_key=row_keys[i],
                 truncation=spec.truncation,
-                draft=spec.options.draft == "auto",
             )
         return Batch(parts[0].name(), rows, refused, names, row_keys, requests)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from daft_vllm.engine.drafts.drafter import Drafter, Row
-from daft_vllm.engine.drafts.grammar import NOTHING
+from daft_vllm.engine.drafts.drafter import Drafter, Row, Writing
+from daft_vllm.engine.drafts.grammar import NOTHING, Forced
 from daft_vllm.engine.drafts.memory import Memory
 from daft_vllm.engine.drafts.worth import StepTimes
 
@@ -56,6 +56,10 @@ class Letters:
             del self.texts[-tokens:]
 
 
+def guesses_of(drafter: Drafter, row: Row, grammar: Forced) -> list[int]:
+    return drafter.draft([Writing(row, grammar, 16)], 1)[0]
+
+
 def write(drafter: Drafter, tokens: Sequence[int], prompt: Sequence[int] = ()) -> int:
     """Write a row's tokens as vLLM would: a step verifies the guesses. Return the steps."""
     grammar = Letters()
@@ -65,7 +69,7 @@ def write(drafter: Drafter, tokens: Sequence[int], prompt: Sequence[int] = ()) -
     drafter.observe(row, tokens[:1], grammar)
     while done < len(tokens):
         before = list(grammar.texts)
-        guesses = drafter.draft(row, grammar, 16, 1)
+        guesses = guesses_of(drafter, row, grammar)
         assert grammar.texts == before, "the grammar is where it was"
         new = 0
         while new < len(guesses) and done + new < len(tokens) and guesses[new] == tokens[done + new]:
@@ -135,7 +139,7 @@ def test_a_forbidden_guess_is_not_sent() -> None:
     for i, token in enumerate(row[:4]):
         assert grammar.accept(token)
         drafter.observe(other, [token], grammar)
-        assert ord("g") not in drafter.draft(other, grammar, 16, 1), i
+        assert ord("g") not in guesses_of(drafter, other, grammar), i
     assert grammar.texts[-1] == "<name>ab"
 
 
@@ -145,7 +149,7 @@ def test_without_a_grammar_repeated_text_is_guessed_and_other_text_is_not() -> N
     def free(tokens: Sequence[int]) -> tuple[int, int]:
         row, done, steps = drafter.new_row("", ()), 0, 0
         while done < len(tokens):
-            guesses = drafter.draft(row, NOTHING, 16, 1) if done else []
+            guesses = guesses_of(drafter, row, NOTHING) if done else []
             new = 0
             while new < len(guesses) and done + new < len(tokens) and guesses[new] == tokens[done + new]:
                 new += 1
@@ -176,21 +180,37 @@ def test_a_memory_forgets_what_did_not_come_for_long() -> None:
 
 def test_the_more_rows_share_a_step_the_surer_a_guess_has_to_be() -> None:
     times = StepTimes()
-    for i in range(200):
-        tokens = 4 + i % 60
-        times.add(tokens, 0.030 + 0.002 * tokens)
+    for i in range(300):
+        prompt, answers, guessed = 7 * i % 50, 4 + i % 60, i % 3 == 0
+        times.add(prompt, answers, 0.030 + 0.001 * prompt + 0.002 * answers + 0.004 * guessed, guessed=guessed)
     assert times.fixed == pytest.approx(0.030, rel=0.01)
+    assert times.prompt == pytest.approx(0.001, rel=0.01)
     assert times.each == pytest.approx(0.002, rel=0.01)
+    assert times.verify == pytest.approx(0.004, rel=0.01)
     least = [times.least_right(rows) for rows in (1, 4, 16, 64, 256)]
     assert least == sorted(least)
     assert least[-1] > 0.9
+    assert times.gain(1.0, 4) == pytest.approx(0.0075, rel=0.01)
+    assert times.gain(0.5, 256) < 0
 
 
-def test_steps_that_all_have_the_same_tokens_say_nothing_of_a_token() -> None:
+def test_steps_that_are_all_alike_say_little() -> None:
     times = StepTimes()
     for _ in range(100):
-        times.add(8, 0.05)
+        times.add(0, 8, 0.05, guessed=True)
     assert 0 < times.least_right(8) <= 1
+    assert times.verify == 0
+
+
+def test_guesses_that_save_less_than_verifying_costs_are_not_sent() -> None:
+    drafter = Drafter(plain)
+    same = [200, 201, *map(ord, "rather<age>b<end>")]
+    for _ in range(5):
+        write(drafter, same)
+    drafter.times.fixed, drafter.times.each, drafter.times.verify = 0.1, 0.001, 1e9
+    sent = sum(drafter.sent.values())
+    assert write(drafter, same) == len(same)
+    assert sum(drafter.sent.values()) == sent
 
 
 def test_few_rows_are_followed_where_guesses_bring_nothing() -> None:
@@ -201,13 +221,13 @@ def test_few_rows_are_followed_where_guesses_bring_nothing() -> None:
         followed.append(row.is_followed)
         for j in range(30):
             drafter.observe(row, [(i * 7919 + j * j * 31 + i * j) % 50_000], NOTHING)
-            drafter.draft(row, NOTHING, 16, 64)
+            guesses_of(drafter, row, NOTHING)
     assert all(followed[:100])
     assert sum(followed[200:]) == 25, "one in 8"
     for _ in range(1500):  # now all rows write the same
         row, done = drafter.new_row("", ()), 0
         while done < 30:
-            new = max(1, len(drafter.draft(row, NOTHING, 16, 1)) if done else 1)
+            new = max(1, len(guesses_of(drafter, row, NOTHING)) if done else 1)
             drafter.observe(row, list(range(done, done + new)), NOTHING)
             done += new
     assert all(drafter.new_row("", ()).is_followed for _ in range(8)), "guesses are worth it again"

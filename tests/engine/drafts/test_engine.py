@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
 from daft_vllm import Constraint, EngineConfig, OfflineEngine, Outcome, Request, SamplingOptions
 from daft_vllm.engine.drafts.start import draft_args
+from daft_vllm.errors import OptionError
+from daft_vllm.udf.worker.engines import close_engines
+from tests.conftest import ENGINE_ARGS
 
 FIELDS = {
     "product_category": {"enum": ["electronics", "clothing", "groceries", "furniture"]},
@@ -23,6 +28,17 @@ FIELDS = {
 SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
 THINGS = ["chair", "lamp", "phone", "shirt", "apple", "table", "bread", "radio", "jacket", "stool", "soup", "mouse"]
 LONG = SamplingOptions(max_tokens=150)
+
+
+pytestmark = pytest.mark.other_engine
+
+
+@pytest.fixture(scope="module")
+def engine(smollm2: str) -> Iterator[OfflineEngine]:
+    """An engine that guesses."""
+    close_engines()
+    with OfflineEngine(EngineConfig(smollm2, dict(ENGINE_ARGS), draft=True)) as opened:
+        yield opened
 
 
 def ask(engine: OfflineEngine, requests: list[Request]) -> tuple[list[Outcome], dict[str, float]]:
@@ -103,21 +119,24 @@ def test_limits_and_ends_are_kept(engine: OfflineEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("options", "named"),
     [
-        EngineConfig("m", gpus=1),
-        EngineConfig("m", reproducible=True),
-        EngineConfig("m", adapters={"a": "owner/name"}),
-        EngineConfig("m", {"tensor_parallel_size": 2}),
-        EngineConfig("m", {"speculative_config": None}),
-        EngineConfig("m", {"scheduler_cls": "a.B"}),
+        ({"gpus": 1}, "gpus"),
+        ({"reproducible": True}, "reproducible"),
+        ({"adapters": {"a": "owner/name"}}, "adapters"),
+        ({"engine_args": {"tensor_parallel_size": 2}}, "tensor_parallel_size"),
+        ({"engine_args": {"speculative_config": {"method": "ngram"}}}, "speculative_config"),
     ],
-    ids=["gpus", "reproducible", "adapters", "parallel", "own-method", "own-scheduler"],
 )
-def test_engines_that_do_not_guess(config: EngineConfig) -> None:
-    assert draft_args(config, ()) == {}
-    assert draft_args(EngineConfig("m"), ("drafts",)) == {}
-    assert draft_args(EngineConfig("m"), ())
+def test_engines_that_can_not_guess_say_so(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(OptionError, match=f"tokens can't be guessed with .*{named}"):
+        EngineConfig("m", **options, draft=True)
+
+
+def test_what_vllm_is_told() -> None:
+    assert draft_args(EngineConfig("m"), ()) == {}
+    assert draft_args(EngineConfig("m", draft=True), ("drafts",)) == {}
+    assert draft_args(EngineConfig("m", draft=True), ())
 
 
 @pytest.mark.slow
