@@ -58,9 +58,11 @@ class DraftingScheduler(Scheduler):  # type: ignore[misc]  # vLLM's types are no
         share = min(self.num_spec_tokens, room // max(1, len(writing)))
         found = []
         for request in writing:
-            row, grammar = self._rows.get(request.request_id), self._grammar_of(request)
+            row = self._rows.get(request.request_id)
             most = min(share, request.max_tokens - request.num_output_tokens - 1)
-            if row is not None and grammar is not None and row.is_drafted and most > 0:
+            if row is None or not (row.is_drafted and row.is_followed) or most <= 0:
+                continue
+            if (grammar := self._grammar_of(request)) is not None:
                 found.append((request, Writing(row, grammar, most)))
         guesses = self._drafter.draft([one for _, one in found], len(writing))
         for (request, _), tokens in zip(found, guesses, strict=True):
@@ -74,8 +76,7 @@ class DraftingScheduler(Scheduler):  # type: ignore[misc]  # vLLM's types are no
             # Answers without a format repeat too little: with 64 sequences they took 9% longer with guesses.
             row.is_followed = row.is_followed and request.use_structured_output
             self._rows[name] = row
-        tokens = request.output_token_ids[row.seen :]
-        if tokens:
+        if row.is_followed and (tokens := request.output_token_ids[row.seen :]):
             grammar = NOTHING if request.is_finished() else self._grammar_of(request)
             self._drafter.observe(row, tokens, grammar or NOTHING)
         if request.is_finished():
